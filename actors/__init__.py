@@ -1,0 +1,1 @@
+"""Actors, mailboxes, refs, futures, schedulers, exits, names, clock, telemetry (floor 1)."""

@@ -1,0 +1,1 @@
+"""keepwell: agents may crash; conversations may not."""

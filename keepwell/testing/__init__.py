@@ -1,0 +1,1 @@
+"""What users test their own actors, stores and agents with."""

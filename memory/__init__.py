@@ -1,0 +1,1 @@
+"""The provider actor, windows, transcripts, budgets, history repair, token counters (floor 4)."""

@@ -1,0 +1,1 @@
+"""Channels, the session loop, events, durable carriers, flows (floor 6)."""

@@ -1,0 +1,1 @@
+"""Tables, conversation stores, group commit, and the shape of a message (floor 3)."""

@@ -1,0 +1,1 @@
+"""Child specs, the restart decision, supervisors, tree inspection (floor 2)."""
