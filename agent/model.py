@@ -1,0 +1,153 @@
+"""What a model is asked, what it answers, and the protocol every model adapter fulfils.
+
+Adapters translate between these shapes and a wire protocol; nothing above them knows which
+provider is behind. A reply is complete or it is a `ModelError`: there is no half-good reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
+
+if TYPE_CHECKING:
+    from ..stores.message import Message
+    from .tool import ToolSchema
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call, or of several added up.
+
+    `input_tokens` includes `cached_tokens`, `output_tokens` includes `reasoning_tokens`.
+    `estimated` is true as soon as one summand was counted by us and not reported by the
+    endpoint. Rule: US-1.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):
+            return NotImplemented
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+    def to_dict(self) -> dict[str, int | bool]:
+        """Plain data for a record's mark; `from_dict` reads it back."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "estimated": self.estimated,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
+        """Read `to_dict`'s form; absent or foreign fields count as 0."""
+
+        def count(key: str) -> int:
+            value = data.get(key, 0)
+            return value if isinstance(value, int) else 0
+
+        return cls(
+            count("input_tokens"),
+            count("output_tokens"),
+            count("cached_tokens"),
+            count("reasoning_tokens"),
+            bool(data.get("estimated", False)),
+        )
+
+
+class RequestChanges(TypedDict, total=False):
+    """The fields that `ModelRequest.replace` takes, those of ModelRequest."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    output_schema: Mapping[str, object] | None
+    conversation_id: str
+    turn_id: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One model call: what the model is shown, and the tools it may call.
+
+    `output_schema`: a JSON Schema (type object) that the final text must satisfy, or None.
+    `conversation_id`, `turn_id`, `step` identify the call in telemetry and for scripted models;
+    adapters do not send them.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    output_schema: Mapping[str, object] | None = None
+    conversation_id: str = ""
+    turn_id: str = ""
+    step: int = 0
+
+    def replace(self, **changes: Unpack[RequestChanges]) -> ModelRequest:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the reply's text. The deltas of a stream join to the text of its `ModelReply`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A complete reply.
+
+    `message` is an assistant message with text or tool calls (each call has an id, unique within
+    the reply). `finish_reason` "length": the model hit its output limit, the text is cut.
+    `model`: the name that the endpoint reports.
+    """
+
+    message: Message
+    usage: Usage = Usage()
+    finish_reason: FinishReason = "stop"
+    model: str = ""
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A chat model. One object serves many conversations at once, from one event loop or several."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, for telemetry and errors."""
+        ...
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """Answer the request in one piece. Raises ModelError; any other exception is a bug.
+
+        Cancelling the call drops the connection.
+        """
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[TextDelta | ModelReply]:
+        """Yield text as it comes; the last item, and only the last, is the ModelReply.
+
+        Raises ModelError with the text so far in `.partial` if the stream breaks, or ends
+        without a finish reason. Closing the iterator drops the connection.
+        """
+        ...
