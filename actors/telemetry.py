@@ -1,0 +1,90 @@
+"""One small event bus. Handlers attach by event name; without one, an event costs a dict look-up.
+
+Event names are dotted words, `keepwell.actor.crashed`. A handler attached to a name that ends in
+`.` gets all events below it, one attached to `""` gets everything. A handler that raises is
+detached and logged: an observer must not hurt what it observes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Handler = Callable[[str, Mapping[str, Any]], None]
+logger = logging.getLogger("keepwell.telemetry")
+
+_lock = threading.Lock()
+_attached: dict[str, tuple[Handler, ...]] = {}
+# event -> its handlers, filled on demand; cleared whenever a handler comes or goes.
+_resolved: dict[str, tuple[Handler, ...]] = {}
+
+
+class Attachment:
+    """What `attach` returns; `detach()` ends it. Also a context manager."""
+
+    def __init__(self, event: str, handler: Handler) -> None:
+        self.event = event
+        self.handler = handler
+
+    def detach(self) -> None:
+        """Stop calling the handler. Does nothing the second time."""
+        with _lock:
+            left = tuple(h for h in _attached.get(self.event, ()) if h is not self.handler)
+            if left:
+                _attached[self.event] = left
+            else:
+                _attached.pop(self.event, None)
+            _resolved.clear()
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+
+def attach(event: str, handler: Handler) -> Attachment:
+    """Call `handler(event, fields)` for `event`, or for all events below a name ending in `.`.
+
+    Handlers run in the thread where the event happens: they must be quick and must not block.
+    """
+    with _lock:
+        _attached[event] = (*_attached.get(event, ()), handler)
+        _resolved.clear()
+    return Attachment(event, handler)
+
+
+def _resolve(event: str) -> tuple[Handler, ...]:
+    with _lock:
+        handlers = tuple(
+            handler
+            for name, attached in _attached.items()
+            if name == event or name == "" or (name.endswith(".") and event.startswith(name))
+            for handler in attached
+        )
+        _resolved[event] = handlers
+    return handlers
+
+
+def enabled(event: str) -> bool:
+    """Whether anyone listens to `event`: ask before computing costly fields."""
+    if not _attached:
+        return False
+    handlers = _resolved.get(event)
+    return bool(_resolve(event) if handlers is None else handlers)
+
+
+def emit(event: str, /, **fields: Any) -> None:
+    """Tell whoever listens to `event`. Never raises."""
+    if not _attached:
+        return
+    handlers = _resolved.get(event)
+    for handler in _resolve(event) if handlers is None else handlers:
+        try:
+            handler(event, fields)
+        except Exception:
+            logger.exception("telemetry handler %r failed on %s; it is detached", handler, event)
+            for name in list(_attached):
+                Attachment(name, handler).detach()
