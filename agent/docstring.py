@@ -13,7 +13,9 @@ _SECTION: Final = re.compile(
 _PARAMETERS: Final = frozenset({"args", "arguments", "parameters", "params"})
 _GOOGLE_ITEM: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _NUMPY_ITEM: Final = re.compile(r"\*{0,2}(\w+)\s*(?::.*)?$")
-_SPHINX_PARAM: Final = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*?\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+_SPHINX_PARAM: Final = re.compile(
+    r":(?:param|parameter|arg|argument)\s+(?:[^:]*?\s)?\*{0,2}(\w+)\s*:\s*(.*)"
+)
 _SPHINX_FIELD: Final = re.compile(r":\w+[^:]*:")
 
 

@@ -85,7 +85,12 @@ class ToolError(KeepwellError):
     set-up are missing; a human must act). Rule: TL-4.
     """
 
-    def __init__(self, message: str, *, type: ToolErrorType = "semantic") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: ToolErrorType = "semantic",  # noqa: A002 -- the field's name in the result, TL-4
+    ) -> None:
         super().__init__(message)
         self.type: ToolErrorType = type
 

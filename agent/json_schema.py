@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,15 +46,17 @@ class Problem:
         return f"{self.path} {self.message}"
 
 
-def validate(value: object, schema: Schema, *, coerce: bool = False) -> tuple[object, list[Problem]]:
+def validate(
+    value: object, schema: Schema, *, coerce: bool = False
+) -> tuple[object, list[Problem]]:
     """Check plain data against a schema: `(value, problems)`, no problems if it fits.
 
     The returned value is a copy where something was coerced, else the one given; nothing passed
     in is changed. At most five problems are returned.
     """
-    check = _Check(schema, coerce)
-    result = check.value(value, schema, "$", 0)
-    return result, check.problems
+    checker = _Check(schema, coerce)
+    result = checker.check(value, schema, "$", 0)
+    return result, checker.problems
 
 
 def unchecked_keywords(schema: object, path: str = "$") -> Iterator[str]:
@@ -123,7 +125,7 @@ class _Check:
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(Problem(path, message))
 
-    def value(self, value: object, schema: object, path: str, depth: int) -> object:
+    def check(self, value: object, schema: object, path: str, depth: int) -> object:
         if depth > _MAX_DEPTH:
             self.say(path, "is nested too deeply")
             return value
@@ -136,53 +138,54 @@ class _Check:
             self.say(path, f"cannot be checked: its schema is {describe(schema)}")
             return value
         if "$ref" in schema:
-            value = self.reference(value, schema["$ref"], path, depth)
+            value = self.check_reference(value, schema["$ref"], path, depth)
         if "allOf" in schema:
             for sub in _list(schema["allOf"]):
-                value = self.value(value, sub, path, depth + 1)
+                value = self.check(value, sub, path, depth + 1)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
-                value = self.union(value, _list(schema[keyword]), path, depth, keyword == "oneOf")
+                value = self.check_union(value, _list(schema[keyword]), path, depth, keyword == "oneOf")
         if "not" in schema and not self.probe(value, schema["not"], depth, coerce=False)[1]:
             self.say(path, "matches what is excluded")
         if "type" in schema:
-            value, fits = self.typed(value, schema["type"], path)
+            value, fits = self.check_type(value, schema["type"], path)
             if not fits:
                 return value
         if "const" in schema and not same_json(value, schema["const"]):
             self.say(path, f"must be {schema['const']!r}, got {describe(value)}")
         if "enum" in schema:
-            value = self.enum(value, _list(schema["enum"]), path)
+            value = self.check_enum(value, _list(schema["enum"]), path)
         if isinstance(value, str):
-            self.string(value, schema, path)
+            self.check_string(value, schema, path)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            self.number(value, schema, path)
+            self.check_number(value, schema, path)
         elif isinstance(value, Mapping):
-            return self.object(value, schema, path, depth)
+            return self.check_object(value, schema, path, depth)
         elif isinstance(value, list | tuple):
-            return self.array(value, schema, path, depth)
+            return self.check_array(value, schema, path, depth)
         return value
 
     def probe(
         self, value: object, schema: object, depth: int, *, coerce: bool
     ) -> tuple[object, list[Problem]]:
         inner = _Check(self.root, coerce)
-        result = inner.value(value, schema, "$", depth + 1)
+        result = inner.check(value, schema, "$", depth + 1)
         return result, inner.problems
 
-    def reference(self, value: object, ref: object, path: str, depth: int) -> object:
+    def check_reference(self, value: object, ref: object, path: str, depth: int) -> object:
         target = resolve_reference(self.root, ref)
         if target is None:
             self.say(path, f"cannot be checked: its schema refers to {ref!r}, which is not there")
             return value
-        return self.value(value, target, path, depth + 1)
+        return self.check(value, target, path, depth + 1)
 
-    def union(
+    def check_union(
         self, value: object, options: Sequence[object], path: str, depth: int, exactly_one: bool
     ) -> object:
         exact = [o for o in options if not self.probe(value, o, depth, coerce=False)[1]]
         if exactly_one and len(exact) > 1:
-            self.say(path, f"must match one alternative only, {describe(value)} matches {len(exact)}")
+            found = f"{describe(value)} matches {len(exact)}"
+            self.say(path, f"must match one alternative only, {found}")
             return value
         if exact:
             return value
@@ -193,16 +196,18 @@ class _Check:
                     return result
         if len(options) > 1:
             # Of `X | null` only X can have been meant: say what is wrong with it as an X.
-            meant = [o for o in options if not (isinstance(o, Mapping) and o.get("type") == "null")]
+            meant = [
+                o for o in options if not (isinstance(o, Mapping) and o.get("type") == "null")
+            ]
         else:
             meant = list(options)
         if len(meant) == 1:
-            return self.value(value, meant[0], path, depth + 1)
+            return self.check(value, meant[0], path, depth + 1)
         wanted = " or ".join(_summary(o) for o in meant)
         self.say(path, f"must be {wanted}, got {describe(value)}")
         return value
 
-    def typed(self, value: object, types: object, path: str) -> tuple[object, bool]:
+    def check_type(self, value: object, types: object, path: str) -> tuple[object, bool]:
         names = [types] if isinstance(types, str) else [str(t) for t in _list(types)]
         if any(_is_type(value, name) for name in names):
             if isinstance(value, float) and "integer" in names and "number" not in names:
@@ -216,7 +221,7 @@ class _Check:
         self.say(path, f"must be {_a(' or '.join(names))}, got {describe(value)}")
         return value, False
 
-    def enum(self, value: object, options: Sequence[object], path: str) -> object:
+    def check_enum(self, value: object, options: Sequence[object], path: str) -> object:
         if any(same_json(value, option) for option in options):
             return value
         if self.coerce and isinstance(value, str):
@@ -230,7 +235,7 @@ class _Check:
         self.say(path, f"must be one of {listed}, got {describe(value)}")
         return value
 
-    def string(self, value: str, schema: Schema, path: str) -> None:
+    def check_string(self, value: str, schema: Schema, path: str) -> None:
         shortest, longest = schema.get("minLength"), schema.get("maxLength")
         if isinstance(shortest, int) and len(value) < shortest:
             self.say(path, f"must have at least {shortest} characters, has {len(value)}")
@@ -244,7 +249,7 @@ class _Check:
             except re.error:
                 self.say(path, f"cannot be checked: {pattern!r} is no pattern")
 
-    def number(self, value: int | float, schema: Schema, path: str) -> None:
+    def check_number(self, value: int | float, schema: Schema, path: str) -> None:
         for keyword, fails, words in _BOUNDS:
             bound = schema.get(keyword)
             if _is_type(bound, "number") and isinstance(bound, int | float) and fails(value, bound):
@@ -255,7 +260,7 @@ class _Check:
             if not math.isfinite(quotient) or abs(quotient - round(quotient)) > 1e-9:
                 self.say(path, f"must be a multiple of {step}, got {value}")
 
-    def object(
+    def check_object(
         self, value: Mapping[str, object], schema: Schema, path: str, depth: int
     ) -> Mapping[str, object]:
         raw = schema.get("properties")
@@ -274,17 +279,17 @@ class _Check:
         for key, item in value.items():
             where = f"{path}.{key}"
             if key in properties:
-                result[key] = self.value(item, properties[key], where, depth + 1)
+                result[key] = self.check(item, properties[key], where, depth + 1)
             elif extra is False:
                 known = ", ".join(properties) or "nothing"
                 self.say(path, f"has no {key!r}; it takes {known}")
                 continue
             else:
-                result[key] = self.value(item, extra, where, depth + 1)
+                result[key] = self.check(item, extra, where, depth + 1)
             changed = changed or result[key] is not item
         return result if changed else value
 
-    def array(
+    def check_array(
         self, value: Sequence[object], schema: Schema, path: str, depth: int
     ) -> Sequence[object]:
         least, most = schema.get("minItems"), schema.get("maxItems")
@@ -300,7 +305,7 @@ class _Check:
         changed = False
         for i, item in enumerate(value):
             sub = prefix[i] if i < len(prefix) else rest
-            result.append(self.value(item, sub, f"{path}[{i}]", depth + 1))
+            result.append(self.check(item, sub, f"{path}[{i}]", depth + 1))
             changed = changed or result[i] is not item
             if len(self.problems) >= _MAX_PROBLEMS:
                 return value
@@ -321,7 +326,7 @@ def resolve_reference(root: Schema, ref: object) -> object:
 
 
 _NO: Final = object()
-_BOUNDS: Final = (
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool], str], ...]] = (
     ("minimum", lambda v, b: v < b, "at least"),
     ("maximum", lambda v, b: v > b, "at most"),
     ("exclusiveMinimum", lambda v, b: v <= b, "more than"),

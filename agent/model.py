@@ -130,7 +130,7 @@ class ModelReply:
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """A chat model. One object serves many conversations at once, from one event loop or several."""
+    """A chat model. One object serves many conversations at once, from any event loops."""
 
     @property
     def name(self) -> str:

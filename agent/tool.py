@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -55,7 +56,8 @@ class Tool:
     function: FunctionSchema | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
+        name: object = self.name
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise InvalidValue(
                 f"tool name {self.name!r} cannot be used: give 1 to 64 letters, digits, _ or -"
             )
@@ -69,7 +71,8 @@ class Tool:
             raise InvalidValue(
                 f"tool {self.name!r}: timeout must be positive seconds or None, got {timeout!r}"
             )
-        if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
+        retries: object = self.retries
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise InvalidValue(
                 f"tool {self.name!r}: retries must be an int >= 0, got {self.retries!r}"
             )
@@ -108,7 +111,7 @@ class Tool:
 
 
 def parse_arguments(arguments: Mapping[str, object] | str) -> Mapping[str, object]:
-    """Tool arguments as a mapping. Raises InvalidArguments if the text is not a JSON object. F17."""
+    """Tool arguments as a mapping. Raises InvalidArguments for text that is no JSON object. F17."""
     if isinstance(arguments, Mapping):
         return arguments
     if not isinstance(arguments, str):
@@ -197,7 +200,9 @@ def as_tools(values: Iterable[object]) -> tuple[Tool, ...]:
     seen: set[str] = set()
     for each in tools:
         if each.name in seen:
-            raise InvalidValue(f"two tools are called {each.name!r}: rename one with tool(name=...)")
+            raise InvalidValue(
+                f"two tools are called {each.name!r}: rename one with tool(name=...)"
+            )
         seen.add(each.name)
     return tools
 
@@ -211,8 +216,9 @@ def _no_constant(text: str) -> object:
 
 
 def _unwrapped(fn: Callable[..., object]) -> object:
-    while hasattr(fn, "func") and callable(fn.func):  # functools.partial
-        fn = fn.func
-    if not inspect.isroutine(fn):
-        return getattr(fn, "__call__", fn)  # noqa: B004 -- the bound method itself is wanted
-    return fn
+    target: object = fn
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        return getattr(target, "__call__", target)  # noqa: B004 -- the bound method is wanted
+    return target

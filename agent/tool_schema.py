@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from ..actors.errors import InvalidValue
 from .docstring import parse_docstring
 from .errors import InvalidArguments
-from .json_schema import validate
+from .json_schema import same_json, validate
 from .tool_context import ToolContext
 
 Schema = dict[str, object]
@@ -45,9 +45,9 @@ _TEXT_FORMS: Final[Mapping[object, tuple[str, Convert]]] = {
     decimal.Decimal: ("decimal", lambda text: _decimal(text)),
     pathlib.Path: ("path", pathlib.Path),
 }
-_LISTS: Final = (list, Sequence, MutableSequence, Iterable)
-_SETS: Final = (set, frozenset, AbstractSet)
-_DICTS: Final = (dict, Mapping, MutableMapping)
+_LISTS: Final[tuple[object, ...]] = (list, Sequence, MutableSequence, Iterable)
+_SETS: Final[tuple[object, ...]] = (set, frozenset, AbstractSet)
+_DICTS: Final[tuple[object, ...]] = (dict, Mapping, MutableMapping)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ class SchemaBuilder:
 
     def __init__(self) -> None:
         self.definitions: Schema = {}
-        self._open: dict[object, str] = {}  # named types being described: their definition's name
+        self._open: set[object] = set()  # named types that are being described
+        self._names: dict[object, str] = {}
         self._referred: set[object] = set()
         self._converters: dict[object, Convert] = {}
 
@@ -170,13 +171,15 @@ class SchemaBuilder:
             return self.describe(annotation.__supertype__, where)
         if hasattr(annotation, "__value__"):  # type X = ...
             return self.describe(annotation.__value__, where)
-        container = origin or annotation
+        container: object = origin or annotation
         if container in _LISTS or container in _SETS or container in _DICTS or container is tuple:
             return self._container(container, get_args(annotation), where)
         if isinstance(annotation, type):
             return self._class(annotation, where)
-        raise InvalidValue(f"{where} is annotated {annotation!r}, which has no JSON form: use str, int, "
-                           "float, bool, list, dict, Literal, Enum, dataclass, TypedDict or a union")
+        raise InvalidValue(
+            f"{where} is annotated {annotation!r}, which has no JSON form: use str, int, float, "
+            "bool, list, dict, Literal, Enum, dataclass, TypedDict or a union"
+        )
 
     def _annotated(self, annotation: Any, where: str) -> Described:
         base, *notes = get_args(annotation)
@@ -195,10 +198,8 @@ class SchemaBuilder:
         kinds = {type(v) for v in plain}
         if len(kinds) == 1 and (kind := kinds.pop()) in _SCALARS:
             schema = {"type": _SCALARS[kind], **schema}
-        return schema, lambda value: next(
-            (v for v, p in zip(values, plain, strict=True) if p == value and type(p) is type(value)),
-            value,
-        )
+        pairs = list(zip(values, plain, strict=True))
+        return schema, lambda value: next((v for v, p in pairs if same_json(p, value)), value)
 
     def _union(self, options: tuple[Any, ...], where: str) -> Described:
         described = [self.describe(option, where) for option in options]
@@ -215,10 +216,12 @@ class SchemaBuilder:
         return {"anyOf": schemas}, convert
 
     def _container(self, container: object, args: tuple[Any, ...], where: str) -> Described:
-        if container in _DICTS:
+        if any(container is each for each in _DICTS):
             key, item = args if args else (str, Any)
             if key is not str:
-                raise InvalidValue(f"{where} is a mapping with keys {key!r}: JSON has string keys only")
+                raise InvalidValue(
+                    f"{where} is a mapping with keys {key!r}: JSON has string keys only"
+                )
             schema, convert = self.describe(item, where)
             whole: Schema = {"type": "object"}
             if schema:
@@ -238,7 +241,7 @@ class SchemaBuilder:
         make: Callable[[Iterable[object]], object] = list
         if container is tuple:
             make = tuple
-        elif container in _SETS:
+        elif any(container is each for each in _SETS):
             whole["uniqueItems"] = True
             make = set if container is set else frozenset
         return whole, lambda value: make([convert(v) for v in value])
@@ -262,31 +265,40 @@ class SchemaBuilder:
         for base in _SCALARS:
             if cls is not base and isinstance(base, type) and issubclass(cls, base):
                 return {"type": _SCALARS[base]}, cls
-        raise InvalidValue(f"{where} is annotated {cls.__name__}, which has no JSON form: use a dataclass, "
-                           "a TypedDict, a pydantic model or plain types")
+        raise InvalidValue(
+            f"{where} is annotated {cls.__name__}, which has no JSON form: use a dataclass, "
+            "a TypedDict, a pydantic model or plain types"
+        )
 
     def _named(self, cls: Any, build: Callable[[], Described]) -> Described:
         """Describe a type that may contain itself; it becomes a definition only if it does."""
         if cls in self._open:
             self._referred.add(cls)
-            return {"$ref": f"#/$defs/{self._open[cls]}"}, lambda value: self._converters[cls](value)
+            return self._reference(cls), lambda value: self._converters[cls](value)
         if cls in self._converters and cls in self._referred:
-            return {"$ref": f"#/$defs/{self._name_of(cls)}"}, self._converters[cls]
-        self._open[cls] = self._name_of(cls)
+            return self._reference(cls), self._converters[cls]
+        self._open.add(cls)
         try:
             schema, convert = build()
         finally:
-            name = self._open.pop(cls)
+            self._open.discard(cls)
         self._converters[cls] = convert
         if cls in self._referred:
-            self.definitions[name] = schema
-            return {"$ref": f"#/$defs/{name}"}, convert
+            self.definitions[self._name_of(cls)] = schema
+            return self._reference(cls), convert
         return schema, convert
 
+    def _reference(self, cls: Any) -> Schema:
+        return {"$ref": f"#/$defs/{self._name_of(cls)}"}
+
     def _name_of(self, cls: Any) -> str:
-        name = str(cls.__name__)
-        clash = any(n == name and c is not cls for c, n in self._open.items())
-        return f"{cls.__module__}.{cls.__qualname__}" if clash else name
+        """The class's name; the second class of one name gets its module in front."""
+        if cls not in self._names:
+            name = str(cls.__name__)
+            if name in self._names.values():
+                name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+            self._names[cls] = name
+        return self._names[cls]
 
     def _dataclass(self, cls: Any) -> Described:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -313,7 +325,8 @@ class SchemaBuilder:
     def _typed_dict(self, cls: Any) -> Described:
         hints = typing.get_type_hints(cls, include_extras=True)
         described = {
-            key: self.describe(hint, f"key {key!r} of {cls.__name__}") for key, hint in hints.items()
+            key: self.describe(hint, f"key {key!r} of {cls.__name__}")
+            for key, hint in hints.items()
         }
         required = [key for key in hints if key in cls.__required_keys__]
         return (
@@ -419,9 +432,11 @@ def _docstring(fn: Any) -> str | None:
 def _hints(fn: Callable[..., object]) -> dict[str, Any]:
     target = _underlying(fn)
     if isinstance(target, type):
-        target = target.__init__
+        target = inspect.getattr_static(target, "__init__")
     try:
         return typing.get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError) as error:
-        raise InvalidValue(f"the annotations of {_function_name(fn)!r} cannot be read: {error}. Names used "
-                           "in them must be importable where the function is defined") from error
+        raise InvalidValue(
+            f"the annotations of {_function_name(fn)!r} cannot be read: {error}. Names used in "
+            "them must be importable where the function is defined"
+        ) from error
