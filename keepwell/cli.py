@@ -24,7 +24,7 @@ OK, FAILED, USAGE = 0, 1, 2
 
 _MODEL_HELP = (
     "local (in-process, from wheels), scripted (no model at all), or the name of a model at an "
-    "OpenAI-compatible endpoint; without it the local model if it is installed, else the scripted one"
+    "OpenAI-compatible endpoint; default: the local model if it is installed, else the scripted one"
 )
 
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         "claim is checked against the log; one that fails ends the demo with exit code 1.")
     demo.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
     demo.add_argument("--data-dir", type=Path, metavar="DIR",
-                      help="keep the data here (default: a temporary directory, removed at the end)")
+                      help="keep the data here (default: a temporary directory, then removed)")
     demo.add_argument("--json", action="store_true", help="print the closing figures as JSON only")
     demo.set_defaults(module=".demo")
 

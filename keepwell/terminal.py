@@ -51,13 +51,15 @@ class Style:
 
 def style_for(stream: TextIO | None = None) -> Style:
     """Return the style for `stream` (standard output if None), see `Style`."""
-    stream = sys.stdout if stream is None else stream
+    to = sys.stdout if stream is None else stream
     return Style(
-        stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        to.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> str:
     """Lay out `rows` under `header`, two spaces between columns, no trailing spaces or newline.
 
     Columns whose index is in `numbers` are aligned to the right. Every row has as many cells as
