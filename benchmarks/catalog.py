@@ -1,0 +1,54 @@
+"""Finds the benchmarks: the modules beside this one that ask questions."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from keepwell.actors.errors import RequestError
+
+from .benchmark import Question, Scale
+
+# What measures rather than asks.
+_MACHINERY = {"__main__", "benchmark", "catalog", "child", "erlang", "machine", "measure",
+              "population", "report", "runner"}
+
+
+def names() -> list[str]:
+    """Return the names of all benchmarks, in alphabetical order."""
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+        if module.name not in _MACHINERY
+    )
+
+
+def check(wanted: Sequence[str]) -> list[str]:
+    """Return `wanted`, or all names if it is empty; RequestError for one that does not exist."""
+    known = names()
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            raise RequestError(f"there is no benchmark {name!r}; {hint}", code="not_found")
+    return list(wanted) or known
+
+
+def questions(name: str, scale: Scale) -> Sequence[Question]:
+    """Return the questions of the benchmark `name` at `scale`."""
+    ask = cast("Callable[[Scale], Sequence[Question]]", _module(name).questions)
+    return ask(scale)
+
+
+def title(name: str) -> str:
+    """Return the first line of the benchmark's docstring: what it asks."""
+    return (_module(name).__doc__ or "").strip().partition("\n")[0]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f".{name}", __package__)
