@@ -1,0 +1,80 @@
+"""What a turn gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from .model import Usage
+from .turn import Batch, TurnState
+
+if TYPE_CHECKING:
+    from ..stores.message import Message
+    from .approval import PendingCall
+
+TurnStatus = Literal["completed", "paused", "failed", "limit", "cancelled", "abandoned", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call ("model") or one tool call ("tool") of a turn, as it stands in the log.
+
+    `number` is the n of the append id `turn_id/n`. `name` is the tool's, "" for a model. `error`
+    is the type of a tool's error result (TL-4), else None.
+    """
+
+    number: int
+    kind: Literal["model", "tool"]
+    name: str = ""
+    call_id: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """A turn's outcome.
+
+    `text`: the answer ("" while paused). `messages`: the turn's messages, the question first,
+    results in call order. `usage`: the sum over its model calls (US-1). `status`: "completed", or
+    "paused" with the calls that wait in `pending`.
+    """
+
+    text: str
+    messages: tuple[Message, ...]
+    usage: Usage
+    turn_id: str
+    steps: tuple[Step, ...]
+    status: TurnStatus
+    conversation_id: str = ""
+    pending: tuple[PendingCall, ...] = field(default=())
+
+
+def turn_result(turn: TurnState, conversation_id: str) -> TurnResult:
+    """The result of a turn in this state. Pure: the same from the log as from memory (AG-6)."""
+    pending = turn.pending()
+    if turn.ended is not None:
+        status: TurnStatus = turn.ended  # type: ignore[assignment]  # only END_STATUSES are written
+    else:
+        status = "paused" if pending else "running"
+    steps: list[Step] = []
+    for number, entry in turn.entries():
+        if isinstance(entry, Batch):
+            steps.append(Step(number, "model"))
+            steps.extend(
+                Step(call.step, "tool", call.call.name, call.call.id, call.error)
+                for call in entry.calls
+                if call.result is not None
+            )
+        elif number:
+            steps.append(Step(number, "model"))
+    text = turn.answer.text if status == "completed" and turn.answer is not None else ""
+    return TurnResult(
+        text,
+        tuple(turn.messages()),
+        turn.usage,
+        turn.turn_id,
+        tuple(steps),
+        status,
+        conversation_id,
+        pending,
+    )
