@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ..stores.message import Message, ToolCall
 from ..stores.record import NewRecord
+from . import tool_result
 from .approval import (
     ALLOWED,
     Allow,
@@ -42,14 +43,6 @@ from .approval import (
     verdict_from_plain,
 )
 from .model import Usage
-from .tool_result import (
-    CANCELLED,
-    CANCELLED_STARTED,
-    INTERRUPTED,
-    SKIPPED,
-    error_text,
-    error_type,
-)
 
 if TYPE_CHECKING:
     from ..stores.record import Record
@@ -206,7 +199,7 @@ class TurnState:
         if call.result is None and self.batch is not None:
             self.batch.open -= 1
         call.result = message
-        call.error = error_type(message.content)
+        call.error = tool_result.error_type_of(message.content)
         if call.error != "skipped":
             self.calls_counted += 1
         self.resumes = 0
@@ -451,17 +444,17 @@ def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
         if call.awaiting:
             continue
         if call.index >= over and not call.started and call.decision is None:
-            settle.append((call, error_text("skipped", SKIPPED)))
+            settle.append((call, tool_result.skipped(_limit(turn, rules))))
         elif isinstance(call.verdict, Deny):
-            settle.append((call, error_text("denied", call.verdict.reason)))
+            settle.append((call, tool_result.denied(call.verdict.reason)))
         elif isinstance(call.decision, Reject):
-            settle.append((call, error_text("denied", call.decision.message)))
+            settle.append((call, tool_result.denied(call.decision.message)))
         elif isinstance(call.decision, Answer):
             settle.append((call, call.decision.text))
         elif isinstance(call.decision, Proceed) and call.environment is not None:
             settle.append((call, call.environment))
         elif call.started and not rules.repeats(call.call.name):
-            settle.append((call, error_text("interrupted", INTERRUPTED)))
+            settle.append((call, tool_result.interrupted()))
         else:
             run.append(call)
     if run or settle:
@@ -482,9 +475,7 @@ def skipped_from(turn: TurnState, batch: Batch, rules: Rules) -> int:
 
 
 def _limit(turn: TurnState, rules: Rules) -> str:
-    if rules.max_tool_calls is not None and turn.calls_counted >= rules.max_tool_calls:
-        return "max_tool_calls"
-    return "max_rounds"
+    return "max_rounds" if turn.rounds >= rules.max_rounds else "max_tool_calls"
 
 
 def _all_direct(batch: Batch, rules: Rules) -> bool:
@@ -554,12 +545,12 @@ def _closing_text(call: Call, interrupted: bool, status: EndStatus) -> str:
     if call.environment is not None:
         return call.environment
     if isinstance(call.verdict, Deny):
-        return error_text("denied", call.verdict.reason)
+        return tool_result.denied(call.verdict.reason)
     if status == "limit" and not call.started:
-        return error_text("skipped", SKIPPED)
+        return tool_result.skipped("turn_timeout")
     if interrupted and call.started:
-        return error_text("interrupted", INTERRUPTED)
-    return error_text("cancelled", CANCELLED_STARTED if call.started else CANCELLED)
+        return tool_result.interrupted()
+    return tool_result.cancelled(started=call.started)
 
 
 def open_turn(records: Sequence[Record]) -> str | None:
@@ -606,7 +597,7 @@ def heal_records(records: Iterable[Record]) -> list[tuple[str, NewRecord]]:
             NewRecord(
                 Message(
                     role="tool",
-                    content=error_text("interrupted", INTERRUPTED),
+                    content=tool_result.interrupted(),
                     tool_call_id=call.id,
                 )
             ),

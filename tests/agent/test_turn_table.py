@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keepwell.agent import tool_result
 from keepwell.agent.approval import (
     Answer,
     Approve,
@@ -18,7 +19,6 @@ from keepwell.agent.approval import (
     decision_to_plain,
     verdict_to_plain,
 )
-from keepwell.agent.tool_result import error_text
 from keepwell.agent.turn import (
     AwaitDecision,
     CallModel,
@@ -74,7 +74,7 @@ def names(action: Any) -> tuple[list[str], list[tuple[str, str]]]:
     )
 
 
-INTERRUPTED = error_text("interrupted", "interrupted, outcome unknown")
+INTERRUPTED = tool_result.interrupted()
 RESUMED = {"resumed": 1}
 AGAIN = Rules(repeats=lambda name: name == "again")
 
@@ -97,7 +97,7 @@ def test_rs_3_a_denied_call_gets_its_denial_and_is_not_run() -> None:
     state = fold(T, log("u", (log("a:again1,once1")[0].message, verdicts)))
     assert names(resume_action(state, AGAIN)) == (
         [],
-        [("again1", error_text("denied", "no")), ("once1", INTERRUPTED)],
+        [("again1", tool_result.denied("no")), ("once1", INTERRUPTED)],
     )
 
 
@@ -118,7 +118,7 @@ def test_rs_4_tl_6_a_return_direct_batch_is_composed_in_call_order() -> None:
         fold(T, log("u", "a:d1,d2", "t:d2=two", "t:d1=one")), rules
     ) == ComposeAnswer("one\ntwo")
     assert next_action(fold(T, log("u", "a:d1,x1", "t:d1", "t:x1")), rules) == CallModel(4)
-    failed = error_text("semantic", "bad")
+    failed = tool_result.error_result("semantic", "bad")
     assert next_action(fold(T, log("u", "a:d1,d2", f"t:d1={failed}", "t:d2")), rules) == CallModel(
         4
     )
@@ -145,7 +145,7 @@ def test_rs_5_pausing_is_never_given_up_however_often_it_was_resumed() -> None:
     ("decision", "settled"),
     [
         (Approve(), INTERRUPTED),
-        (Reject("not today"), error_text("denied", "not today")),
+        (Reject("not today"), tool_result.denied("not today")),
         (Answer("blue"), "blue"),
     ],
 )
@@ -239,7 +239,8 @@ def live(*items: Any) -> Any:
     return state
 
 
-SKIPPED = error_text("skipped", "skipped: the turn reached its limit")
+SKIPPED = tool_result.skipped("max_rounds")
+OVER = tool_result.skipped("max_tool_calls")
 
 
 def test_lm_1_calls_of_the_last_allowed_round_are_skipped_then_the_turn_ends() -> None:
@@ -254,8 +255,8 @@ def test_lm_1_calls_of_the_last_allowed_round_are_skipped_then_the_turn_ends() -
 def test_lm_1_tool_calls_do_not_overshoot() -> None:
     rules = Rules(max_tool_calls=3)
     action = next_action(live("u", "a:c1,c2", "t:c1", "t:c2", "a:c3,c4"), rules)
-    assert names(action) == (["c3"], [("c4", SKIPPED)])
-    done = live("u", "a:c1,c2", "t:c1", "t:c2", "a:c3,c4", "t:c3", f"t:c4={SKIPPED}")
+    assert names(action) == (["c3"], [("c4", OVER)])
+    done = live("u", "a:c1,c2", "t:c1", "t:c2", "a:c3,c4", "t:c3", f"t:c4={OVER}")
     assert next_action(done, rules) == EndTurn("limit", "max_tool_calls")
 
 
@@ -289,7 +290,7 @@ def test_hp_1_a_verdict_that_cannot_be_read_awaits_rather_than_runs() -> None:
 
 
 def test_hp_6_an_environment_error_awaits_retry_or_proceed() -> None:
-    real = error_text("environment", "no key")
+    real = tool_result.error_result("environment", "no key")
     assert [p.kind for p in fold(T, log("u", "a:c1", {"environment": {"0": real}})).pending()] == [
         "environment"
     ]
@@ -310,8 +311,8 @@ def test_cn_1_closing_answers_open_calls_and_ends_in_one_append() -> None:
     state.batch.calls[2].started = False
     records = closing_records(state, "cancelled")
     assert [(r.message.tool_call_id, r.message.content) for r in records if r.message] == [
-        ("c1", error_text("cancelled", "cancelled, outcome unknown")),
-        ("c3", error_text("cancelled", "cancelled")),
+        ("c1", tool_result.cancelled(started=True)),
+        ("c3", tool_result.cancelled(started=False)),
     ]
     assert [r.mark for r in records] == [None, {"ended": "cancelled"}]
 
@@ -330,7 +331,7 @@ def test_ag_5_a_turn_without_anything_to_say_ends_with_a_pure_mark() -> None:
 
 
 def test_hp_6_an_abandoned_environment_pause_keeps_the_real_error() -> None:
-    real = error_text("environment", "no key")
+    real = tool_result.error_result("environment", "no key")
     state = fold(T, log("u", "a:c1", {"environment": {"0": real}}))
     assert [r.message.content for r in closing_records(state, "abandoned") if r.message] == [real]
 
