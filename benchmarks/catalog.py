@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 from keepwell.actors.errors import RequestError
 
 from .benchmark import Question, Scale
+
+_FOLDER = Path(__file__).parent
 
 # What measures rather than asks.
 _MACHINERY = {"__main__", "benchmark", "catalog", "child", "erlang", "machine", "measure",
@@ -23,7 +24,7 @@ def names() -> list[str]:
     """Return the names of all benchmarks, in alphabetical order."""
     return sorted(
         module.name
-        for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+        for module in pkgutil.iter_modules([str(_FOLDER)])
         if module.name not in _MACHINERY
     )
 
@@ -41,14 +42,12 @@ def check(wanted: Sequence[str]) -> list[str]:
 
 def questions(name: str, scale: Scale) -> Sequence[Question]:
     """Return the questions of the benchmark `name` at `scale`."""
-    ask = cast("Callable[[Scale], Sequence[Question]]", _module(name).questions)
+    module = importlib.import_module(f".{name}", __package__)
+    ask: Callable[[Scale], Sequence[Question]] = module.questions
     return ask(scale)
 
 
 def title(name: str) -> str:
-    """Return the first line of the benchmark's docstring: what it asks."""
-    return (_module(name).__doc__ or "").strip().partition("\n")[0]
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f".{name}", __package__)
+    """Return the first line of the benchmark's docstring: what it asks. Imports nothing."""
+    tree = ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
