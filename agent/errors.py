@@ -41,8 +41,16 @@ ToolErrorType = Literal[
     "skipped",
 ]
 TOOL_ERROR_TYPES: Final[tuple[ToolErrorType, ...]] = (
-    "unknown_tool", "invalid_arguments", "semantic", "transient", "crashed", "environment",
-    "denied", "cancelled", "interrupted", "skipped",
+    "unknown_tool",
+    "invalid_arguments",
+    "semantic",
+    "transient",
+    "crashed",
+    "environment",
+    "denied",
+    "cancelled",
+    "interrupted",
+    "skipped",
 )
 
 

@@ -21,17 +21,57 @@ from typing import Final
 
 Schema = Mapping[str, object]
 
-_CHECKED: Final = frozenset({
-    "type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum",
-    "const", "anyOf", "oneOf", "allOf", "not", "$ref", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "minItems", "maxItems",
-    "uniqueItems", "minProperties", "maxProperties",
-})
-_ANNOTATIONS: Final = frozenset({
-    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format",
-    "$schema", "$id", "$comment", "$defs", "definitions", "discriminator", "strict",
-})
+_CHECKED: Final = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "prefixItems",
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "$ref",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "minProperties",
+        "maxProperties",
+    }
+)
+_ANNOTATIONS: Final = frozenset(
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "format",
+        "$schema",
+        "$id",
+        "$comment",
+        "$defs",
+        "definitions",
+        "discriminator",
+        "strict",
+    }
+)
 _MAX_DEPTH: Final = 200  # of nested values and references; a schema may refer to itself for ever
+_MAX_STEPS: Final = 1_000_000  # values looked at, all tried alternatives of unions together
 _MAX_PROBLEMS: Final = 5  # a model needs the first few, not one per element of a long array
 
 
@@ -54,7 +94,7 @@ def validate(
     The returned value is a copy where something was coerced, else the one given; nothing passed
     in is changed. At most five problems are returned.
     """
-    checker = _Check(schema, coerce)
+    checker = _Check(schema, coerce, iter(range(_MAX_STEPS)))
     result = checker.check(value, schema, "$", 0)
     return result, checker.problems
 
@@ -116,9 +156,10 @@ def same_json(a: object, b: object) -> bool:
 
 
 class _Check:
-    def __init__(self, root: Schema, coerce: bool) -> None:
+    def __init__(self, root: Schema, coerce: bool, steps: Iterator[int]) -> None:
         self.root = root
         self.coerce = coerce
+        self.steps = steps  # shared with the probes: all alternatives together are bounded
         self.problems: list[Problem] = []
 
     def say(self, path: str, message: str) -> None:
@@ -128,6 +169,9 @@ class _Check:
     def check(self, value: object, schema: object, path: str, depth: int) -> object:
         if depth > _MAX_DEPTH:
             self.say(path, "is nested too deeply")
+            return value
+        if next(self.steps, None) is None:
+            self.say(path, "cannot be checked: there are too many alternatives in alternatives")
             return value
         if schema is True or schema == {}:
             return value
@@ -144,7 +188,8 @@ class _Check:
                 value = self.check(value, sub, path, depth + 1)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
-                value = self.check_union(value, _list(schema[keyword]), path, depth, keyword == "oneOf")
+                options = _list(schema[keyword])
+                value = self.check_union(value, options, path, depth, keyword == "oneOf")
         if "not" in schema and not self.probe(value, schema["not"], depth, coerce=False)[1]:
             self.say(path, "matches what is excluded")
         if "type" in schema:
@@ -168,7 +213,7 @@ class _Check:
     def probe(
         self, value: object, schema: object, depth: int, *, coerce: bool
     ) -> tuple[object, list[Problem]]:
-        inner = _Check(self.root, coerce)
+        inner = _Check(self.root, coerce, self.steps)
         result = inner.check(value, schema, "$", depth + 1)
         return result, inner.problems
 
@@ -182,28 +227,29 @@ class _Check:
     def check_union(
         self, value: object, options: Sequence[object], path: str, depth: int, exactly_one: bool
     ) -> object:
+        meant = [o for o in options if not _is_null(o)]
+        if len(meant) == 1 and len(options) == 2 and value is not None:
+            # `X | null`, the commonest union, is decided without trying: tried alternatives inside
+            # tried alternatives would cost the power of the nesting.
+            if self.coerce and isinstance(value, str) and value in ("null", "None"):
+                as_x, problems = self.probe(value, meant[0], depth, coerce=True)
+                return None if problems else as_x
+            return self.check(value, meant[0], path, depth + 1)
         exact = [o for o in options if not self.probe(value, o, depth, coerce=False)[1]]
         if exactly_one and len(exact) > 1:
             found = f"{describe(value)} matches {len(exact)}"
             self.say(path, f"must match one alternative only, {found}")
             return value
         if exact:
-            return value
+            return self.probe(value, exact[0], depth, coerce=True)[0] if self.coerce else value
         if self.coerce:
             for option in options:
                 result, problems = self.probe(value, option, depth, coerce=True)
                 if not problems:
                     return result
-        if len(options) > 1:
-            # Of `X | null` only X can have been meant: say what is wrong with it as an X.
-            meant = [
-                o for o in options if not (isinstance(o, Mapping) and o.get("type") == "null")
-            ]
-        else:
-            meant = list(options)
-        if len(meant) == 1:
-            return self.check(value, meant[0], path, depth + 1)
-        wanted = " or ".join(_summary(o) for o in meant)
+        if len(options) == 1:
+            return self.check(value, options[0], path, depth + 1)
+        wanted = " or ".join(_summary(o) for o in options)
         self.say(path, f"must be {wanted}, got {describe(value)}")
         return value
 
@@ -365,6 +411,10 @@ def _convert(value: object, name: str) -> object:
             return int(parsed)
         return parsed if _is_type(parsed, name) else _NO
     return _NO
+
+
+def _is_null(schema: object) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "null" and len(schema) == 1
 
 
 def _has_duplicates(value: Sequence[object]) -> bool:

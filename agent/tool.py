@@ -64,8 +64,10 @@ class Tool:
         if not callable(self.fn):
             raise InvalidValue(f"tool {self.name!r}: fn must be callable, got {self.fn!r}")
         if not isinstance(self.parameters, Mapping):
-            raise InvalidValue(f"tool {self.name!r}: parameters must be a JSON Schema (a mapping), "
-                               f"got {self.parameters!r}")
+            raise InvalidValue(
+                f"tool {self.name!r}: parameters must be a JSON Schema (a mapping), "
+                f"got {self.parameters!r}"
+            )
         timeout = self.timeout
         if timeout is not None and not (_is_number(timeout) and timeout > 0):
             raise InvalidValue(

@@ -35,7 +35,10 @@ Convert = Callable[[Any], object]
 Described = tuple[Schema, Convert]
 
 _SCALARS: Final[Mapping[object, str]] = {
-    str: "string", int: "integer", float: "number", bool: "boolean",
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
 }
 _TEXT_FORMS: Final[Mapping[object, tuple[str, Convert]]] = {
     datetime.datetime: ("date-time", datetime.datetime.fromisoformat),
@@ -45,9 +48,9 @@ _TEXT_FORMS: Final[Mapping[object, tuple[str, Convert]]] = {
     decimal.Decimal: ("decimal", lambda text: _decimal(text)),
     pathlib.Path: ("path", pathlib.Path),
 }
-_LISTS: Final[tuple[object, ...]] = (list, Sequence, MutableSequence, Iterable)
-_SETS: Final[tuple[object, ...]] = (set, frozenset, AbstractSet)
-_DICTS: Final[tuple[object, ...]] = (dict, Mapping, MutableMapping)
+_LISTS: Final[frozenset[object]] = frozenset({list, Sequence, MutableSequence, Iterable})
+_SETS: Final[frozenset[object]] = frozenset({set, frozenset, AbstractSet})
+_DICTS: Final[frozenset[object]] = frozenset({dict, Mapping, MutableMapping})
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,10 @@ def function_schema(fn: Callable[..., object]) -> FunctionSchema:
             context.append(parameter.name)
             continue
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise InvalidValue(f"{where} cannot be passed by name, as a model's call needs: "
-                               "use a keyword parameter")
+            raise InvalidValue(
+                f"{where} cannot be passed by name, as a model's call needs: "
+                "use a keyword parameter"
+            )
         schema, convert = builder.describe(annotation, where)
         if parameter.kind is parameter.VAR_KEYWORD:
             extra, rest = schema or True, convert
@@ -185,8 +190,10 @@ class SchemaBuilder:
         base, *notes = get_args(annotation)
         schema, convert = self.describe(base, where)
         for note in notes:
-            text = note if isinstance(note, str) else (
-                getattr(note, "description", None) or getattr(note, "documentation", None)
+            text = (
+                note
+                if isinstance(note, str)
+                else (getattr(note, "description", None) or getattr(note, "documentation", None))
             )
             if isinstance(text, str):
                 schema = {**schema, "description": text}
@@ -216,7 +223,7 @@ class SchemaBuilder:
         return {"anyOf": schemas}, convert
 
     def _container(self, container: object, args: tuple[Any, ...], where: str) -> Described:
-        if any(container is each for each in _DICTS):
+        if container in _DICTS:
             key, item = args if args else (str, Any)
             if key is not str:
                 raise InvalidValue(
@@ -230,8 +237,12 @@ class SchemaBuilder:
         if container is tuple and args and args[-1] is not ...:
             parts = [self.describe(arg, where) for arg in args if arg != ()]
             return (
-                {"type": "array", "prefixItems": [s for s, _ in parts], "minItems": len(parts),
-                 "maxItems": len(parts)},
+                {
+                    "type": "array",
+                    "prefixItems": [s for s, _ in parts],
+                    "minItems": len(parts),
+                    "maxItems": len(parts),
+                },
                 lambda value: tuple(c(v) for (_, c), v in zip(parts, value, strict=True)),
             )
         schema, convert = self.describe(args[0] if args else Any, where)
@@ -241,7 +252,7 @@ class SchemaBuilder:
         make: Callable[[Iterable[object]], object] = list
         if container is tuple:
             make = tuple
-        elif any(container is each for each in _SETS):
+        elif container in _SETS:
             whole["uniqueItems"] = True
             make = set if container is set else frozenset
         return whole, lambda value: make([convert(v) for v in value])
@@ -328,7 +339,7 @@ class SchemaBuilder:
             key: self.describe(hint, f"key {key!r} of {cls.__name__}")
             for key, hint in hints.items()
         }
-        required = [key for key in hints if key in cls.__required_keys__]
+        required = [key for key, hint in hints.items() if _is_required(key, hint, cls)]
         return (
             _object_schema({k: s for k, (s, _) in described.items()}, required),
             lambda value: {k: described[k][1](v) for k, v in value.items()},
@@ -407,6 +418,14 @@ def _is_read_only(origin: object) -> bool:
     return getattr(origin, "_name", None) == "ReadOnly"
 
 
+def _is_required(key: str, hint: Any, cls: Any) -> bool:
+    # Not __required_keys__ alone: under `from __future__ import annotations` it misses both marks.
+    origin = get_origin(hint)
+    if origin in (typing.Required, typing.NotRequired):
+        return origin is typing.Required
+    return key in cls.__required_keys__
+
+
 def _underlying(fn: Any) -> Any:
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -437,6 +456,6 @@ def _hints(fn: Callable[..., object]) -> dict[str, Any]:
         return typing.get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError) as error:
         raise InvalidValue(
-            f"the annotations of {_function_name(fn)!r} cannot be read: {error}. Names used in "
-            "them must be importable where the function is defined"
+            f"the annotations of {_function_name(fn)!r} cannot be read: {error}. A "
+            "type that it names must be defined at module level, not inside a function"
         ) from error
