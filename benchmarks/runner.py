@@ -7,6 +7,7 @@ import json
 import sys
 import time
 
+from keepwell.actors.errors import InvalidValue
 from keepwell.terminal import style_for
 
 from . import catalog
@@ -28,7 +29,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:12} {catalog.title(name)}")
         return 0
     if args.json is not None:
-        args.json.touch()  # a path that cannot be written is better known before than after
+        try:
+            args.json.touch()  # better known before a quarter of an hour than after
+        except OSError as error:
+            raise InvalidValue(
+                f"--json {str(args.json)!r} cannot be written: {error.strerror}"
+            ) from error
     style = style_for()
     described = machine()
     print(style.dim(one_line(described)))
