@@ -1,0 +1,386 @@
+"""What all kinds of actors share, and the light actor.
+
+`Actor` is a `pykka.Actor`: the same hooks, the same proxies. It differs where a rule of OTP or of
+the design says so: a message is handled after `on_start` has succeeded, an exception ends the actor
+whether it came by tell or by ask, stop goes ahead of queued messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pykka
+from pykka.messages import _ActorStop
+
+from . import lifecycle, runner, starting
+from .context import current_system, starting_system
+from .errors import RequestError, StartFailed
+from .exits import NORMAL, ExitReason, Ignore, Monitor
+from .future import Future, refuse_on_loop
+from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, BoundedRef, Request
+
+if TYPE_CHECKING:
+    from .clock import Timer
+    from .system import ActorSystem
+
+logger = logging.getLogger("keepwell.actors")
+
+
+class IdleTimeout:
+    """The message of `Actor.idle_timeout`: none came in that time."""
+
+    def __repr__(self) -> str:
+        return "IdleTimeout()"
+
+
+class Actor(pykka.Actor):
+    """A light actor: many share a few threads, and a handler may block.
+
+    Override `on_receive(message)`; what it returns is the reply of an ask. An exception ends the
+    actor with itself as the reason, and the asker gets ActorDied; raise a RequestError, or
+    `Reply(error)`, to answer with an error and live. Hooks: `on_start` (before any message; may
+    return `Ignore`), `on_stop` (orderly end), `on_failure` (crash).
+    """
+
+    __slots__ = ("_actor_ref",)
+
+    trap_exit: bool = False
+    """Whether exit signals of linked actors come as `Exit` messages. May change at run time."""
+
+    otp_shutdown: ClassVar[bool] = False
+    """Whether only an actor that traps exits runs its hook on shutdown, as in OTP (SHUT-5)."""
+
+    max_mailbox: ClassVar[int | None] = None
+    """How many messages may wait before senders get MailboxFull; None: any number."""
+
+    start_timeout: ClassVar[float | None] = None
+    """Seconds that `on_start` may take; beyond, the actor is killed and the start has failed."""
+
+    exit_reason: ExitReason = None
+    """Why the actor ends; set before `on_stop` or `on_failure` runs."""
+
+    on_batch: Callable[[list[Request]], None] | None = None
+    """Where a class defines it, it gets all waiting messages at once instead of `on_receive`.
+
+    A tell comes as a Request too; `reply` and `fail` do nothing for it. Requests left unanswered
+    are the actor's to answer later. If it raises, the actor crashes and all of them get ActorDied.
+    """
+
+    has_on_start: ClassVar[bool] = False
+    has_on_stop: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.has_on_start = cls.on_start is not pykka.Actor.on_start
+        cls.has_on_stop = cls.on_stop is not pykka.Actor.on_stop
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        system = starting_system.get() or current_system()
+        self._actor_ref = self._make_ref(system)
+
+    def _make_ref(self, system: ActorSystem) -> ActorRef[Any]:
+        return (ActorRef if self.max_mailbox is None else BoundedRef)(self, system)
+
+    # -- starting --------------------------------------------------------------------------------
+
+    @classmethod
+    def start(cls, *args: Any, **kwargs: Any) -> ActorRef[Self]:  # type: ignore[override]
+        """Start an actor and return its ref once `on_start` has succeeded.
+
+        The arguments go to `__init__`, which runs here, in the caller's thread. `name=` registers
+        the actor, unless `__init__` itself takes a `name`. Returns `Ignore` if `on_start` did.
+        Raises StartFailed with the reason; BlockingOnLoop on an event-loop thread (use `spawn`).
+        """
+        if _get_running_loop() is not None:
+            refuse_on_loop(f"{cls.__name__}.start()", f"await {cls.__name__}.spawn(...) instead")
+        if "name" in kwargs and not _takes_name(cls):
+            return cls.options(name=kwargs.pop("name")).start(*args, **kwargs)
+        if cls.start_timeout is not None or not cls._starts_in_caller:
+            return cls.options().start(*args, **kwargs)
+        actor = cls(*args, **kwargs)
+        ref = actor._actor_ref
+        system = ref._system
+        ref._started = system.clock.monotonic()
+        system.scheduler.add_light(ref)
+        system.actors[ref] = None
+        if cls.has_on_start:
+            try:
+                ignored = starting.on_start(ref, actor) is Ignore
+            except BaseException as error:  # noqa: BLE001 - guarded like a handler
+                raise starting.fail_start(ref, error) from None
+            if ignored:
+                lifecycle.end(ref, NORMAL)
+                return Ignore  # type: ignore[return-value]
+        starting.open_mailbox(ref)
+        return ref
+
+    @classmethod
+    def spawn(cls, *args: Any, **kwargs: Any) -> Future[ActorRef[Self]]:
+        """Start an actor; the future gets its ref once `on_start` has succeeded. See `start`."""
+        if "name" in kwargs and not _takes_name(cls):
+            return cls.options(name=kwargs.pop("name")).spawn(*args, **kwargs)
+        return cls.options().spawn(*args, **kwargs)
+
+    @classmethod
+    def options(
+        cls,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        link: ActorRef[Any] | None = None,
+        parent: ActorRef[Any] | None = None,
+        system: ActorSystem | None = None,
+    ) -> Starter[Self]:
+        """Return something with `start` and `spawn` that starts this class with options.
+
+        name: registered before `on_start` runs; if it is taken the start fails with
+        `already_started`. timeout: seconds for `on_start`. link: an actor to be linked with;
+        parent: the same, and its exit signal ends this actor even if it traps exits. system: the
+        actor system, else the current one.
+        """
+        return Starter(cls, name, timeout, link, parent, system)
+
+    _starts_in_caller: ClassVar[bool] = True
+
+    def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:
+        """Bring a registered actor up and complete `future` with its ref, `Ignore`, or the failure."""
+        ref._system.scheduler.add_light(ref)
+        if not self.has_on_start:
+            starting.open_mailbox(ref)
+            future.complete(ref)
+        elif blocking:
+            if starting.start_here(ref, self, future):
+                starting.open_mailbox(ref)
+        else:
+            # Not started, hence not idle: the runner finds the item before any message.
+            ref._control = [*(ref._control or ()), (START, future)]
+            ref._put(ref)
+
+    # -- inside the actor ------------------------------------------------------------------------
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system this actor belongs to."""
+        return self._actor_ref._system  # type: ignore[no-any-return]
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]
+        """pykka's unique name of this actor."""
+        return self._actor_ref.actor_urn  # type: ignore[no-any-return]
+
+    @property
+    def actor_inbox(self) -> Any:  # type: ignore[override]
+        """pykka's view of the mailbox."""
+        return self._actor_ref.actor_inbox
+
+    @property
+    def actor_stopped(self) -> Any:  # type: ignore[override]
+        """pykka's event that is set at the actor's end."""
+        return self._actor_ref.actor_stopped
+
+    def __str__(self) -> str:
+        return str(self._actor_ref)
+
+    def on_receive(self, message: Any) -> Any:
+        """Handle a message; the return value answers an ask. The default logs the message's type."""
+        logger.warning(
+            "Unexpected message received by %s: a %s", self, type(message).__name__
+        )
+
+    def get_state(self) -> Any:
+        """What `ref.get_state()` returns: a shallow copy of the actor's attributes. Override it."""
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+    def stop(self, reason: ExitReason = NORMAL) -> None:
+        """End with `reason` after the message that is being handled."""
+        self._actor_ref._send_control(STOP, reason, None)
+
+    def defer(self) -> Request:
+        """Take over the reply of the message being handled: what the handler returns is ignored.
+
+        Answer later, from anywhere, with the handle's `reply(value)` or `fail(error)`, once. If
+        the actor ends before, the asker gets ActorDied.
+        """
+        ref = self._actor_ref
+        request = ref._serving
+        if request is None:
+            return Request(None)  # nobody waits: the reply goes nowhere
+        ref._serving = None
+        life = ref._get_life()
+        if life.deferred is None:
+            life.deferred = {}
+        deferred = life.deferred
+        deferred[request] = None
+        request.reply_to.add_done_callback(lambda _: deferred.pop(request, None))
+        return request
+
+    def continue_with(self, message: Any) -> None:
+        """Handle `message` next, before everything that is queued (CONT-1)."""
+        ref = self._actor_ref
+        if ref._control is None:
+            ref._control = []
+        ref._control.insert(0, (CONTINUE, message))
+
+    def send_after(self, seconds: float, message: Any) -> Timer:
+        """Tell this actor `message` in `seconds`; the timer can be cancelled."""
+        ref = self._actor_ref
+        return ref._system.clock.call_later(seconds, ref.tell, message)
+
+    def idle_timeout(self, seconds: float, message: Any = None) -> None:
+        """Handle `message` (an IdleTimeout) if none comes within `seconds` from now (TMO-1)."""
+        life = self._actor_ref._get_life()
+        life.idle_seconds = seconds
+        life.idle_message = IdleTimeout() if message is None else message
+        self._actor_ref._send_control(IDLE_ARM)
+
+    def link(self, ref: ActorRef[Any]) -> None:
+        """Bind this actor's end to the other's, both ways (LINK-1..4).
+
+        A dead `ref` gives an Exit message if this actor traps exits, else raises (`noproc`).
+        """
+        lifecycle.link(self._actor_ref, ref, traps=self.trap_exit)
+
+    def unlink(self, ref: ActorRef[Any]) -> None:
+        """Undo `link`, from either side."""
+        lifecycle.unlink(self._actor_ref, ref)
+
+    def spawn_link(self, cls: type[Actor], *args: Any, **kwargs: Any) -> Any:
+        """Start an actor that is linked with this one from its first moment; waits for `on_start`."""
+        return cls.options(link=self._actor_ref).start(*args, **kwargs)
+
+    def monitor(self, target: ActorRef[Any] | str) -> Monitor:
+        """Get a `Down` message when the actor or the name ends, at once if it is not there."""
+        ref, name = lifecycle.as_ref(target, self.system)
+        return lifecycle.monitor(self._actor_ref, ref, name)
+
+    def demonitor(self, monitor: Monitor) -> bool:
+        """End a monitor: no Down comes from it any more. False if it had ended."""
+        return lifecycle.demonitor(monitor)
+
+    # -- pykka's side ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _create_future() -> Future[Any]:
+        return Future()
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        raise NotImplementedError("mailbox and ref are one object")
+
+    def _start_actor_loop(self) -> None:
+        raise NotImplementedError("started by its scheduler")
+
+    def _handle_receive(self, message: Any) -> Any:
+        if message.__class__ not in runner.SPECIAL:
+            return self.on_receive(message)
+        if isinstance(message, _ActorStop):
+            return self.stop()
+        return super()._handle_receive(message)
+
+    def _stop(self) -> None:
+        self.stop()
+
+
+class Starter:
+    """An actor class with start options; made by `Actor.options`."""
+
+    __slots__ = ("_cls", "_link", "_name", "_parent", "_system", "_timeout")
+
+    def __class_getitem__(cls, _item: Any) -> type[Starter]:
+        return cls
+
+    def __init__(
+        self,
+        cls: type[Actor],
+        name: str | None,
+        timeout: float | None,
+        link: ActorRef[Any] | None,
+        parent: ActorRef[Any] | None,
+        system: ActorSystem | None,
+    ) -> None:
+        self._cls = cls
+        self._name = name
+        self._timeout = cls.start_timeout if timeout is None else timeout
+        self._link = link
+        self._parent = parent
+        self._system = system
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Actor.start`."""
+        refuse_on_loop(
+            f"{self._cls.__name__}.start()", f"await {self._cls.__name__}.spawn(...) instead"
+        )
+        future = self._begin(args, kwargs, blocking=self._timeout is None)
+        return future.get()
+
+    def spawn(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As `Actor.spawn`."""
+        return self._begin(args, kwargs, blocking=False)
+
+    def _begin(self, args: Any, kwargs: Any, *, blocking: bool) -> Future[Any]:
+        cls = self._cls
+        future: Future[Any] = Future()
+        token = starting_system.set(self._system) if self._system is not None else None
+        try:
+            actor = cls(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - F68
+            future.fail(starting.start_failed(cls.__name__, lifecycle.reason_of(error)))
+            return future
+        finally:
+            if token is not None:
+                starting_system.reset(token)
+        ref = actor._actor_ref
+        system = ref._system
+        if system.closed:
+            future.fail(StartFailed(f"{system} is closed: it starts no actors", reason="noproc"))
+            return future
+        ref._started = system.clock.monotonic()
+        system.actors[ref] = None
+        bound = self._parent or self._link
+        if self._name is not None:
+            try:
+                owner = lifecycle.register(ref, self._name, system.names_table)
+            except RequestError as error:
+                owner, failure = None, error
+            else:
+                failure = starting.AlreadyStarted(self._name, owner) if owner is not None else None
+            if failure is not None:
+                lifecycle.end(ref, NORMAL)
+                future.fail(failure)
+                return future
+        if bound is not None:
+            if self._parent is not None:
+                ref._get_life().parent = self._parent
+            try:
+                lifecycle.link(ref, bound, traps=False)
+            except RequestError as error:
+                lifecycle.end(ref, NORMAL)
+                future.fail(starting.start_failed(ref, error.code))
+                return future
+        if self._timeout is not None and cls.has_on_start:
+            self._limit(ref, future, self._timeout)
+        actor._launch(ref, future, blocking=blocking)
+        return future
+
+    def _limit(self, ref: ActorRef[Any], future: Future[Any], timeout: float) -> None:
+        def late() -> None:
+            if future.fail(starting.start_failed(ref, "timeout")):
+                starting.unbind(ref)
+                ref._system.scheduler.fence(ref)
+
+        timer = ref.system.clock.call_later(timeout, late)
+        future.add_done_callback(lambda _: timer.cancel())
+
+
+def _takes_name(cls: type[Actor]) -> bool:
+    known = _name_takers.get(cls)
+    if known is None:
+        known = _name_takers[cls] = "name" in inspect.signature(cls.__init__).parameters
+    return known
+
+
+_name_takers: dict[type[Actor], bool] = {}

@@ -1,0 +1,449 @@
+"""A value that comes later, to await on any event loop or to get in any thread.
+
+No lock is taken to complete a future or to wait for one: under CPython's GIL a statement such as
+`claimed, self._claimed = self._claimed, True` is an atomic exchange (the interpreter switches
+threads at calls, loops and function entries only), and appending to a list is atomic. Whoever adds
+a waiter looks at the state again afterwards, whoever completes looks at the waiters afterwards; at
+least one of the two sees the other, and `pop` makes it exactly one that acts.
+
+A loop is woken once for all results that become ready before it runs again: one
+`call_soon_threadsafe` per result allows 79,000 a second at most, one per batch several times that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import sys
+import threading
+from _thread import allocate_lock, get_ident
+from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import pykka
+
+from .errors import CallTimeout, KeepwellError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+_PENDING, _VALUE, _ERROR = 0, 1, 2
+
+
+class BlockingOnLoop(KeepwellError, RuntimeError):
+    """A blocking call was made on an event-loop thread, which would stop every task of that loop."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(f"{what} blocks, and this thread runs an event loop: {instead}")
+
+
+class Waiter(Protocol):
+    """How a thread that belongs to a scheduler waits, so that others can go on meanwhile."""
+
+    def wait(self, future: Future[Any], timeout: float | None) -> None: ...
+
+
+class _Thread(threading.local):
+    waiter: Waiter | None = None
+    waker: _LoopWaker | None = None
+
+
+_thread = _Thread()
+
+
+def set_waiter(waiter: Waiter | None) -> None:
+    """Make this thread wait for futures through `waiter` from now on."""
+    _thread.waiter = waiter
+
+
+def refuse_on_loop(what: str, instead: str) -> None:
+    """Raise BlockingOnLoop if this thread runs an event loop."""
+    if _get_running_loop() is not None:
+        raise BlockingOnLoop(what, instead)
+
+
+class _LoopWaker:
+    """Completes asyncio futures of one loop from any thread, waking the loop once a batch."""
+
+    __slots__ = ("_ready", "_scheduled", "loop", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread = get_ident()
+        self._ready: list[asyncio.Future[None]] = []
+        self._scheduled = False
+
+    def wake(self, waiter: asyncio.Future[None]) -> None:
+        if get_ident() == self.thread:
+            if not waiter.done():
+                waiter.set_result(None)
+            return
+        self._ready.append(waiter)
+        scheduled, self._scheduled = self._scheduled, True
+        if not scheduled:
+            try:
+                self.loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                self._ready.clear()  # the loop is closed: nobody waits there any more
+
+    def _drain(self) -> None:
+        self._scheduled = False  # first, so that whoever appends from here on schedules again
+        ready = self._ready
+        batch = ready[:]
+        del ready[: len(batch)]
+        for waiter in batch:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _waker(loop: asyncio.AbstractEventLoop) -> _LoopWaker:
+    waker = _thread.waker
+    if waker is None or waker.loop is not loop:
+        waker = _thread.waker = _LoopWaker(loop)
+    return waker
+
+
+class Future(pykka.Future[T], Coroutine[Any, Any, T]):
+    """A result that is there now or later: `await` it on any loop, or `.get()` it in a thread.
+
+    Works in `gather`, `wait_for`, `shield`, `create_task` and task groups. Cancelling a task that
+    awaits it does not withdraw the request, nor does `.get(timeout=…)` running out; a late result
+    is then dropped. Also a `pykka.Future`: `map`, `filter`, `join`, `reduce`, `set`, `set_get_hook`.
+    """
+
+    __slots__ = ("_bucket", "_claimed", "_state", "_value", "_waiters")
+
+    # Rarely used, hence not in every instance.
+    _get_hook: Callable[[float | None], T] | None = None
+    _drivers: dict[object, Generator[Any, None, T]] | None = None
+    _abandoned: Callable[[], object] | None = None
+
+    def __init__(self) -> None:  # pykka's __init__ would fill the instance's dict for nothing
+        self._claimed = False
+        self._state = _PENDING
+        self._waiters: list[Any] | None = None
+        self._bucket: dict[Future[Any], Any] | None = None
+
+    def __repr__(self) -> str:
+        if self._state == _PENDING:
+            return f"<{type(self).__name__} pending>"
+        value = self._value if self._state == _VALUE else self._value[0]
+        return f"<{type(self).__name__} {value!r}>"
+
+    # -- completing ------------------------------------------------------------------------------
+
+    @staticmethod
+    def of(value: M) -> Future[M]:
+        """Return a future that is done with `value`."""
+        future: Future[M] = Future()
+        future._claimed = True
+        future._value = value
+        future._state = _VALUE
+        return future
+
+    @staticmethod
+    def failed(error: BaseException) -> Future[Any]:
+        """Return a future that is done with `error`."""
+        future: Future[Any] = Future()
+        future.fail(error)
+        return future
+
+    def complete(self, value: T) -> bool:
+        """Set the value; False (and nothing happens) if the future was done already."""
+        claimed, self._claimed = self._claimed, True
+        if claimed:
+            return False
+        self._value: Any = value
+        self._state = _VALUE
+        if self._bucket is not None:
+            self._bucket.pop(self, None)
+        if self._waiters is not None:
+            self._wake()
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Set the error; False (and nothing happens) if the future was done already."""
+        claimed, self._claimed = self._claimed, True
+        if claimed:
+            return False
+        # The traceback is kept beside it: each raise would otherwise lengthen the error's own.
+        self._value = (error, error.__traceback__)
+        self._state = _ERROR
+        if self._bucket is not None:
+            self._bucket.pop(self, None)
+        if self._waiters is not None:
+            self._wake()
+        return True
+
+    def set(self, value: T | None = None) -> None:
+        """Set the value. Raises `queue.Full` if the future is done, as pykka's does."""
+        if self._get_hook is not None or not self.complete(cast("T", value)):
+            raise queue.Full
+
+    def set_exception(
+        self,
+        exc_info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+        | BaseException
+        | None = None,
+    ) -> None:
+        """Set an exception: one given, a pykka `exc_info` triple, or the one being handled.
+
+        Raises `queue.Full` if the future is done.
+        """
+        if isinstance(exc_info, BaseException):
+            error: BaseException | None = exc_info
+        else:
+            kind, error, traceback = sys.exc_info() if exc_info is None else exc_info
+            if error is None:
+                if kind is None:
+                    raise ValueError("set_exception() outside an except block needs an exception")
+                error = kind()
+            if error.__traceback__ is not traceback:
+                error = error.with_traceback(traceback)
+        if self._get_hook is not None or not self.fail(error):
+            raise queue.Full
+
+    def _wake(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            try:
+                waiter = waiters.pop(0)
+            except IndexError:  # whoever added it saw that the future is done, and took it
+                return
+            if waiter.__class__ is tuple:
+                waiter[0].wake(waiter[1])
+            else:
+                waiter(self)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether the value or the error is there."""
+        return self._state != _PENDING
+
+    def error(self) -> BaseException | None:
+        """The error of a future that is done and failed, else None. Never waits."""
+        return self._value[0] if self._state == _ERROR else None
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Call `callback(self)` once it is done: now, or in the thread that completes it.
+
+        The callback must be quick and must not raise.
+        """
+        self._add_waiter(callback)
+
+    def on_abandoned(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` if the last task that awaits this future is cancelled (CN-2)."""
+        self._abandoned = callback
+
+    def _add_waiter(self, waiter: Any) -> None:
+        waiters = self._waiters
+        if waiters is None:
+            with _creating:
+                waiters = self._waiters
+                if waiters is None:
+                    waiters = self._waiters = []
+        waiters.append(waiter)
+        if self._state != _PENDING:
+            self._wake()
+
+    def _remove_waiter(self, waiter: Any) -> None:
+        try:
+            (self._waiters or []).remove(waiter)
+        except ValueError:
+            pass
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def get(self, *, timeout: float | None = None) -> T:
+        """Wait in this thread for the value. Raises the error if there is one.
+
+        Raises CallTimeout (a `pykka.Timeout`) after `timeout` seconds, which leaves the request
+        alone; BlockingOnLoop at once, on an event-loop thread, if it would have to wait.
+        """
+        if self._state == _PENDING:
+            if self._get_hook is not None:
+                return self._get_by_hook(timeout)
+            if _get_running_loop() is not None:
+                raise BlockingOnLoop("Future.get()", "await the future instead")
+            waiter = _thread.waiter
+            if waiter is None:
+                wait_in_thread(self, timeout)
+            else:
+                waiter.wait(self, timeout)
+            if self._state == _PENDING:
+                raise CallTimeout(f"no result within {timeout} seconds")
+        if self._state == _VALUE:
+            return cast("T", self._value)
+        error, traceback = self._value
+        raise error.with_traceback(traceback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._state == _PENDING:
+            yield from self._suspend()
+        if self._state == _VALUE:
+            return cast("T", self._value)
+        error, traceback = self._value
+        raise error.with_traceback(traceback)
+
+    __iter__ = __await__
+
+    def _suspend(self) -> Generator[Any, None, None]:
+        loop = asyncio.get_running_loop()
+        if self._get_hook is not None:
+            try:
+                yield from loop.run_in_executor(None, self._get_by_hook, None)
+            except BaseException:
+                if self._state == _PENDING:
+                    raise
+            return
+        inner: asyncio.Future[None] = loop.create_future()
+        waiter = (_waker(loop), inner)
+        self._add_waiter(waiter)
+        try:
+            yield from inner
+        except asyncio.CancelledError:
+            self._remove_waiter(waiter)
+            if self._abandoned is not None and self._state == _PENDING:
+                waiters = self._waiters or []
+                if not any(w.__class__ is tuple for w in waiters):
+                    self._abandoned()
+            raise
+
+    # `asyncio.create_task`, task groups and `wait_for` take coroutines only, so a future is one
+    # too. Each task that drives it has an iterator of its own.
+
+    def send(self, value: Any, /) -> Any:
+        """Drive it one step, as a task does. Part of the coroutine protocol."""
+        return self._driver().send(None)
+
+    def throw(self, *error: Any) -> Any:  # type: ignore[override]
+        """Raise `error` where a task waits for it. Part of the coroutine protocol."""
+        return self._driver().throw(*error)
+
+    def close(self) -> None:
+        """Forget the task that drives it. Part of the coroutine protocol."""
+        if self._drivers is not None:
+            self._drivers.pop(asyncio.current_task() if _get_running_loop() else None, None)
+
+    def _driver(self) -> Generator[Any, None, T]:
+        drivers = self._drivers
+        if drivers is None:
+            drivers = self._drivers = {}
+        task = asyncio.current_task()
+        driver = drivers.get(task)
+        if driver is None:
+            driver = drivers[task] = self._drive(task)
+        return driver
+
+    def _drive(self, task: object) -> Generator[Any, None, T]:
+        try:
+            return (yield from self.__await__())
+        finally:
+            if self._drivers is not None:
+                self._drivers.pop(task, None)
+
+    # -- pykka's combinators: computed when first asked for --------------------------------------
+
+    def set_get_hook(self, func: Callable[[float | None], T]) -> None:
+        """Compute the value by `func(timeout)` at the first get or await.
+
+        Raises `queue.Full` if the future is done.
+        """
+        if self._state != _PENDING:
+            raise queue.Full
+        self._get_hook = func
+
+    def _get_by_hook(self, timeout: float | None) -> T:
+        hook = self._get_hook
+        assert hook is not None
+        value = hook(timeout)
+        self.complete(value)
+        return value
+
+    def map(self, func: Callable[[T], M]) -> Future[M]:
+        """Return a future of `func(value)`."""
+        return _Derived([self], lambda values: func(values[0]))
+
+    def filter(self: Future[Iterable[Any]], func: Callable[[Any], bool]) -> Future[Iterable[Any]]:  # type: ignore[override]
+        """Return a future of the list of those items for which `func(item)` is true."""
+        return _Derived([self], lambda values: list(filter(func, values[0])))
+
+    def join(self, *futures: pykka.Future[Any]) -> Future[Iterable[Any]]:  # type: ignore[override]
+        """Return a future of the list of the values of this one and `futures`, in this order."""
+        return _Derived([self, *futures], list)
+
+    def reduce(self: Future[Iterable[Any]], func: Callable[[Any, Any], Any], *args: Any) -> Future[Any]:  # type: ignore[override]
+        """Return a future of the items folded by `func`, from `args[0]` if it is given."""
+        return _Derived([self], lambda values: functools.reduce(func, values[0], *args))
+
+
+_creating = allocate_lock()
+
+
+class _Derived(Future[T]):
+    """The result of a function of other futures' values, computed once, when it is asked for."""
+
+    def __init__(
+        self,
+        sources: list[pykka.Future[Any]] | None = None,
+        compute: Callable[[list[Any]], T] | None = None,
+    ) -> None:
+        super().__init__()
+        if sources is not None and compute is not None:
+            self._sources, self._compute = sources, compute
+            self._get_hook = self._from_sources
+
+    def _from_sources(self, timeout: float | None) -> T:
+        return self._compute([source.get(timeout=timeout) for source in self._sources])
+
+    def _suspend(self) -> Generator[Any, None, None]:
+        if self._get_hook is None or not all(isinstance(s, Future) for s in self._sources):
+            yield from super()._suspend()
+            return
+        values = []
+        for source in self._sources:
+            values.append((yield from source.__await__()))
+        if self._state == _PENDING:
+            self.complete(self._compute(values))
+
+    def _add_waiter(self, waiter: Any) -> None:
+        super()._add_waiter(waiter)
+        sources, self._get_hook = self._sources, None
+        left = len(sources)
+        if left == 0 or self._state != _PENDING:
+            return
+
+        def arrived(_: object) -> None:
+            if all(cast("Future[Any]", source).done() for source in sources):
+                try:
+                    value = self._from_sources(0)
+                except BaseException as error:  # noqa: BLE001 - it is the result
+                    self.fail(error)
+                else:
+                    self.complete(value)
+
+        for source in sources:
+            if isinstance(source, Future):
+                source.add_done_callback(arrived)
+
+
+def wait_in_thread(future: Future[Any], timeout: float | None) -> None:
+    """Block this thread until the future is done or `timeout` seconds have passed."""
+    lock = allocate_lock()
+    lock.acquire()
+
+    def release(_: object) -> None:
+        lock.release()
+
+    future._add_waiter(release)  # noqa: SLF001
+    try:
+        lock.acquire(True, -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+    finally:
+        if not future.done():
+            future._remove_waiter(release)  # noqa: SLF001

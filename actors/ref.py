@@ -1,0 +1,477 @@
+"""The address of one incarnation of an actor; mailbox and address are one object.
+
+The mailbox is a list: senders append to it, the one thread that runs the actor takes all of it at
+once. No lock guards it. Two flags do:
+
+- `_idle` is true while nobody runs the actor nor is about to. Whoever exchanges it from true to
+  false (one statement, hence atomic under the GIL) owns the actor and schedules it. Who stops
+  running the actor sets it and then looks at the queue once more.
+- `_closed` is set at the actor's end, before the queue is drained for the last time. A sender looks
+  at it again after it has appended, and drains too if it is set. `pop` hands every message to
+  exactly one of the two, so that no ask is left without an answer (F52).
+
+Beside the data queue there is the control lane (stop, exit signals, Down, suspend, …), a list that
+most actors never need; it goes ahead of data.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
+
+import pykka
+
+from . import telemetry
+from .context import running_actor
+from .errors import ActorDied, KeepwellError, MailboxFull
+from .exits import KILL, NOPROC, ExitReason
+from .future import Future, refuse_on_loop
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .actor import Actor
+    from .lifecycle import Life
+    from .system import ActorSystem
+
+A = TypeVar("A", bound="pykka.Actor")
+AnyRef: TypeAlias = "pykka.ActorRef[Any]"
+
+CALL_TIMEOUT: Final = 5.0
+"""Seconds that `call` waits by default, as gen_server:call does."""
+
+logger = logging.getLogger("keepwell.actors")
+
+
+class Request:
+    """A message with somebody who waits for the reply. Also the handle that `Actor.defer` gives."""
+
+    __slots__ = ("context", "message", "reply_to")
+
+    def __init__(
+        self, message: Any, reply_to: Future[Any] | None = None, context: Any = None
+    ) -> None:
+        self.message = message
+        self.reply_to = reply_to
+        self.context = context  # trace context, where a tracer has been installed
+
+    def reply(self, value: Any = None) -> bool:
+        """Answer; False if it was answered before or the asker has given up (then dropped)."""
+        return self.reply_to is not None and self.reply_to.complete(value)
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with an error; False as for `reply`."""
+        return self.reply_to is not None and self.reply_to.fail(error)
+
+    def __repr__(self) -> str:
+        return f"<Request {type(self.message).__name__}>"
+
+
+class AskedItself(KeepwellError, RuntimeError):
+    """An actor waits for an answer that only it could give, which would never come (CALL-5).
+
+    No RequestError: uncaught, it is a crash of that actor.
+    """
+
+    def __init__(self, ref: object) -> None:
+        super().__init__(
+            f"{ref} asked itself and would wait for ever: call the method directly, "
+            "or tell() and handle the answer later"
+        )
+
+
+class ActorRef(pykka.ActorRef[A]):
+    """The address of one actor; stays that actor's when a successor has been started (F70)."""
+
+    __slots__ = (
+        "_actor", "_batch", "_closed", "_control", "_finished", "_handled", "_idle", "_life",
+        "_put", "_queue", "_reason", "_serving", "_started", "_system", "actor_class",
+    )  # fmt: skip
+
+    def __init__(self, actor: A, system: ActorSystem) -> None:
+        self.actor_class = type(actor)
+        self._actor: Any = actor
+        self._system = system
+        self._queue: list[Any] = []
+        # What was taken from the queue and is not handled yet, newest first.
+        self._batch: list[Any] = []
+        self._control: list[tuple[Any, ...]] | None = None
+        self._idle = False  # nobody may run it before it has started
+        self._closed = False
+        self._finished = False
+        self._handled = 0
+        self._started = 0.0
+        self._life: Life | None = None
+        self._reason: ExitReason = None
+        self._serving: Request | None = None
+        self._put: Callable[[Any], object] = _never
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def tell(self, message: Any) -> None:
+        """Send `message` and go on. To a dead actor it is dropped and counted as a dead letter."""
+        if self._closed:
+            self._dead_letter(message)
+            return
+        self._queue.append(message)
+        if self._idle:
+            idle, self._idle = self._idle, False
+            if idle:
+                self._put(self)
+        if self._closed:
+            self._drain()
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> Future[Any]: ...
+    @overload
+    def ask(self, message: Any, *, block: Literal[True] = True, timeout: float | None = None) -> Any: ...
+    @overload
+    def ask(self, message: Any, *, block: bool, timeout: float | None = None) -> Any: ...
+
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Send `message` and wait in this thread for the reply (pykka's way).
+
+        Raises what the actor answers with; ActorDied if it ends before it answers, or is dead;
+        CallTimeout after `timeout` seconds (None: waits for ever); AskedItself; BlockingOnLoop on
+        an event-loop thread. With `block=False` returns the future, without a time limit.
+        """
+        if block:
+            refuse_on_loop("ask()", "await ref.call(message) instead")
+        if running_actor.get() is self and self._in_handler():
+            raise AskedItself(self)
+        future: Future[Any] = Future()
+        self._send(message, future)
+        return future.get(timeout=timeout) if block else future
+
+    def call(self, message: Any, *, timeout: float | None = CALL_TIMEOUT) -> Future[Any]:
+        """Send `message`; the future gets the reply. `await` it, or `.get()` it in a thread.
+
+        It fails with what the actor answers with; with ActorDied if the actor ends before it
+        answers, or is dead (`noproc`, at once); with CallTimeout after `timeout` seconds (None: no
+        limit; 0 is allowed), which leaves the actor alone, a late reply is dropped (CALL-4). Raises
+        AskedItself at once.
+        """
+        if running_actor.get() is self and self._in_handler():
+            raise AskedItself(self)
+        future: Future[Any] = Future()
+        self._send(message, future)
+        if timeout is not None and not future.done():
+            self._system.deadlines.add(future, timeout, self)
+        return future
+
+    def _send(self, message: Any, future: Future[Any]) -> None:
+        if self._closed:
+            future.fail(self._noproc())
+            return
+        self._queue.append(Request(message, future))
+        if self._idle:
+            idle, self._idle = self._idle, False
+            if idle:
+                self._put(self)
+        if self._closed:
+            self._drain()
+
+    def _in_handler(self) -> bool:
+        return True  # the context says that this actor runs, and a sync handler is all it can run
+
+    # -- the control lane ------------------------------------------------------------------------
+
+    def _send_control(self, *item: Any) -> bool:
+        """Put an item into the control lane; False if the actor has ended."""
+        if self._closed:
+            return False
+        control = self._control
+        if control is None:
+            with _creating:
+                control = self._control
+                if control is None:
+                    control = self._control = []
+        control.append(item)
+        idle, self._idle = self._idle, False
+        if idle:
+            self._put(self)
+        else:
+            self._attention()
+        if self._closed:
+            self._drain()
+        return True
+
+    def _attention(self) -> None:
+        """Called when an item was put into the control lane of an actor that is running."""
+
+    @overload
+    def stop(
+        self, *, block: Literal[False], timeout: float | None = None, reason: ExitReason = "normal"
+    ) -> Future[bool]: ...
+    @overload
+    def stop(
+        self,
+        *,
+        block: Literal[True] = True,
+        timeout: float | None = None,
+        reason: ExitReason = "normal",
+    ) -> bool: ...
+    @overload
+    def stop(
+        self, *, block: bool, timeout: float | None = None, reason: ExitReason = "normal"
+    ) -> bool | Future[bool]: ...
+
+    def stop(
+        self, *, block: bool = True, timeout: float | None = None, reason: ExitReason = "normal"
+    ) -> bool | Future[bool]:
+        """Stop the actor after the message it is handling, ahead of what is queued (F54).
+
+        True once it has ended, `on_stop` included; False if it was dead. Queued asks fail with
+        ActorDied. With `block=False` returns a future of that. Raises CallTimeout after `timeout`
+        seconds, AskedItself if an actor waits for its own end, BlockingOnLoop on a loop's thread.
+        """
+        if block and not self._closed:
+            refuse_on_loop("stop()", "await ref.stop(block=False) instead")
+            if running_actor.get() is self and self._in_handler():
+                raise AskedItself(self)
+        future: Future[bool] = Future()
+        if not self._system.scheduler.stop_idle(self, reason, future) and not self._send_control(
+            STOP, reason, future
+        ):
+            future.complete(False)
+        return future.get(timeout=timeout) if block else future
+
+    def exit(self, reason: ExitReason) -> None:
+        """Send an exit signal, as OTP's exit/2: `kill` cannot be trapped, others can (SIG-1..3)."""
+        if reason == KILL and isinstance(reason, str):
+            self.kill()
+        else:
+            self._send_control(SIGNAL, running_actor.get(), reason)
+
+    def kill(self) -> None:
+        """End the actor without any hook; peers see `killed`.
+
+        A handler that is running and does not return within the grace time (0.1 s) is fenced: the
+        mailbox is closed, its asker is failed, its thread abandoned and counted.
+        """
+        if self._send_control(KILL_NOW):
+            self._system.scheduler.fence_later(self)
+
+    def suspend(self) -> Future[None]:
+        """Keep messages waiting, exits included, until `resume` (SYS-1)."""
+        return self._system_call(SUSPEND)
+
+    def resume(self) -> Future[None]:
+        """Go on after `suspend`."""
+        return self._system_call(RESUME)
+
+    def get_state(self) -> Future[Any]:
+        """What the actor's `get_state()` returns, even while it is suspended or has a queue."""
+        return self._system_call(GET_STATE)
+
+    def statistics(self) -> Future[dict[str, Any]]:
+        """Messages handled and waiting, uptime in seconds, links, monitors, name, suspended."""
+        return self._system_call(STATISTICS)
+
+    def _system_call(self, kind: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        if not self._send_control(kind, future):
+            future.fail(self._noproc())
+        elif not future.done():
+            self._system.deadlines.add(future, CALL_TIMEOUT, self)
+        return future
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def is_alive(self) -> bool:
+        """Whether the actor has not ended yet; it may be about to."""
+        return not self._closed
+
+    @property
+    def mailbox_size(self) -> int:
+        """How many messages wait."""
+        return len(self._queue) + len(self._batch)
+
+    @property
+    def exit_reason(self) -> ExitReason:
+        """Why the actor ended; None while it lives."""
+        return self._reason
+
+    @property
+    def name(self) -> str | None:
+        """The name it is registered under."""
+        return self._life.name if self._life is not None else None
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system it belongs to."""
+        return self._system
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]
+        """pykka's unique name of the actor; made when it is first asked for."""
+        return self._get_life().get_urn()
+
+    @property
+    def actor_inbox(self) -> Inbox:  # type: ignore[override]
+        """pykka's view of the mailbox."""
+        return Inbox(self)
+
+    @property
+    def actor_stopped(self) -> threading.Event:  # type: ignore[override]
+        """pykka's event that is set at the actor's end; made when it is first asked for."""
+        return self._get_life().get_stopped(self)
+
+    @property
+    def _actor_weakref(self) -> Any:
+        actor = self._actor
+        return (lambda: None) if actor is None else weakref.ref(actor)
+
+    def __str__(self) -> str:
+        label = self.name
+        if label is None:
+            label = self._life.urn if self._life is not None and self._life.urn else f"{id(self):x}"
+        return f"{self.actor_class.__name__} ({label})"
+
+    def __repr__(self) -> str:
+        return f"<ActorRef for {self}>"
+
+    # -- the actor's end -------------------------------------------------------------------------
+
+    def on_exit(self, callback: Callable[[ExitReason], object]) -> Callable[[], None]:
+        """Call `callback(reason)` at the actor's end, before links and monitors are told.
+
+        It runs once, in the thread that ends the actor, at once if it is dead (`noproc`). Returns a
+        function that takes it back. For owners of resources: tables die with their owner so.
+        """
+        return self._get_life().add_exit_callback(self, callback)
+
+    def _get_life(self) -> Life:
+        life = self._life
+        return new_life(self) if life is None else life
+
+    def _noproc(self) -> ActorDied:
+        self._system.check_process()
+        return ActorDied(f"{self} is dead", reason=NOPROC)
+
+    def _dead_letter(self, message: Any) -> None:
+        system = self._system
+        system.check_process()
+        system.dead_letters += 1
+        if telemetry.enabled("keepwell.actor.dead_letter"):
+            telemetry.emit(
+                "keepwell.actor.dead_letter",
+                ref=self, message_type=type(message).__name__, sender=running_actor.get(),
+            )  # fmt: skip
+
+    def _drain(self) -> None:
+        """Fail what is left in a closed mailbox. Any number of threads may do so at once."""
+        for queue in (self._batch, self._queue):
+            while queue:
+                try:
+                    message = queue.pop()
+                except IndexError:
+                    break
+                if message.__class__ is Request:
+                    reason = self._reason
+                    message.fail(ActorDied(f"{self} ended: {reason!r}", reason=reason))
+                else:
+                    self._dead_letter(message)
+        control = self._control
+        while control:
+            try:
+                item = control.pop()
+            except IndexError:
+                break
+            if item[0] == STOP:
+                if item[2] is not None:
+                    item[2].complete(True)
+            elif item[-1].__class__ is Future:
+                item[-1].fail(ActorDied(f"{self} ended", reason=self._reason))
+
+
+class Bounded:
+    """Mixed into the refs of actors whose class sets `max_mailbox`: full means MailboxFull."""
+
+    __slots__ = ()
+
+    def tell(self, message: Any) -> None:
+        """Send as `ActorRef.tell`; raises MailboxFull if `max_mailbox` messages wait."""
+        self._check_room()
+        super().tell(message)  # type: ignore[misc] - the ref it is mixed into
+
+    def _send(self, message: Any, future: Future[Any]) -> None:
+        try:
+            self._check_room()
+        except MailboxFull as full:
+            future.fail(full)
+        else:
+            super()._send(message, future)  # type: ignore[misc] - the ref it is mixed into
+
+    def _check_room(self: Any) -> None:
+        capacity = self.actor_class.max_mailbox
+        if len(self._queue) + len(self._batch) >= capacity and not self._closed:
+            raise MailboxFull(str(self), capacity)
+
+
+class BoundedRef(Bounded, ActorRef[A]):
+    """The ref of an actor with a bounded mailbox."""
+
+    __slots__ = ()
+
+
+class Inbox:
+    """pykka's inbox protocol over a ref's mailbox."""
+
+    __slots__ = ("_ref",)
+
+    def __init__(self, ref: ActorRef[Any]) -> None:
+        self._ref = ref
+
+    def put(self, envelope: Any, /) -> None:
+        """Send an envelope of pykka's."""
+        reply_to = envelope.reply_to
+        if reply_to is None:
+            self._ref.tell(envelope.message)
+            return
+        future = reply_to if isinstance(reply_to, Future) else Future()
+        if future is not reply_to:
+
+            def forward(done: Future[Any]) -> None:
+                error = done.error()
+                if error is None:
+                    reply_to.set(done.get())
+                else:
+                    reply_to.set_exception((type(error), error, error.__traceback__))
+
+            future.add_done_callback(forward)
+        self._ref._send(envelope.message, future)  # noqa: SLF001
+
+    def empty(self) -> bool:
+        """Whether no message waits."""
+        return self._ref.mailbox_size == 0
+
+    def get(self) -> Any:
+        """Not for keepwell's actors: their scheduler takes the messages."""
+        raise NotImplementedError("the mailbox is read by the actor's scheduler only")
+
+
+# Kinds of control items; what follows them in the tuple stands in `lifecycle.attend`.
+STOP, SIGNAL, KILL_NOW, DELIVER, CONTINUE, START = range(6)
+SUSPEND, RESUME, GET_STATE, STATISTICS, IDLE_ARM, IDLE = range(6, 12)
+
+_creating = threading.Lock()
+
+
+def _never(_ref: Any) -> None:
+    raise AssertionError("an actor was scheduled before it was started")
+
+
+def new_life(ref: ActorRef[Any]) -> Life:
+    """Give `ref` its Life, the rarely needed part of an actor's state; at most one is made."""
+    from .lifecycle import Life  # noqa: PLC0415 - lifecycle needs this module
+
+    with _creating:
+        life = ref._life  # noqa: SLF001
+        if life is None:
+            life = ref._life = Life()  # noqa: SLF001
+    return life

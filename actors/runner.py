@@ -1,0 +1,193 @@
+"""Runs an actor in the current thread: takes its messages, calls its handler, ends it.
+
+`run` is for actors whose handlers are plain functions (`Actor`, `ThreadActor`); `async_runner` does
+the same on an event loop. Both leave the meaning of control items to `lifecycle.attend`.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, Final
+
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr, _ActorStop
+
+from . import lifecycle, starting
+from .context import running_actor
+from .errors import RequestError
+from .exits import Reply
+from .lifecycle import BEGIN, END, RUN
+from .ref import ActorRef, Request
+
+BUDGET: Final = 300
+"""Messages that one actor may handle before others get their turn."""
+
+SPECIAL: Final = frozenset({Request, _ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr})
+"""Classes of messages that are not simply handed to `on_receive`."""
+
+
+def run(ref: ActorRef[Any]) -> bool:
+    """Handle what waits for `ref`, up to the budget; True if something is left.
+
+    The caller owns the actor (it has exchanged `_idle`), and still does if the result is True.
+    """
+    actor = ref._actor
+    if actor is None:
+        return False
+    running_actor.set(ref)
+    receive = actor.on_receive
+    batches = actor.on_batch is not None
+    left = BUDGET
+    message: Any = None
+    while left > 0:
+        if (ref._control or lifecycle.is_suspended(ref)) and not _attend(ref, actor):
+            return False
+        batch = ref._batch
+        if not batch:
+            batch = take(ref)
+            if not batch:
+                if go_idle(ref):
+                    return False
+                continue
+        if batches:
+            if not _run_batch(ref, actor):
+                return False
+            continue
+        waiting = len(batch)
+        try:
+            for _ in repeat(None, left if left < waiting else waiting):
+                message = batch.pop()
+                if message.__class__ in SPECIAL:
+                    serve(ref, actor, message)
+                else:
+                    receive(message)
+                if ref._control:
+                    break
+        except (RequestError, Reply):
+            pass  # the answer to a message that nobody waits for
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this actor's crash
+            ref._handled += waiting - len(batch)
+            crash(ref, actor, error, message)
+            return False
+        done = waiting - len(batch)
+        ref._handled += done
+        left -= done
+        if ref._finished:
+            return False  # it was fenced while its handler ran
+        message = None
+    return True
+
+
+def take(ref: ActorRef[Any]) -> list[Any]:
+    """Move everything from the queue into the batch (newest first) and return the batch."""
+    queue = ref._queue
+    batch = queue[:]
+    count = len(batch)
+    if count:
+        del queue[:count]
+        if count > 1:
+            batch.reverse()
+        ref._batch = batch
+    return batch
+
+
+def go_idle(ref: ActorRef[Any]) -> bool:
+    """Give the actor up; False if there is new work and it is still ours."""
+    ref._idle = True
+    if lifecycle.has_work(ref):
+        idle, ref._idle = ref._idle, False
+        return not idle
+    return True
+
+
+def serve(ref: ActorRef[Any], actor: Any, message: Any) -> None:
+    """Handle a message of a special class: a request, or one of pykka's own messages."""
+    if message.__class__ is not Request:
+        actor._handle_receive(message)
+        return
+    ref._serving = message
+    try:
+        value = actor._handle_receive(message.message)
+    except RequestError as error:
+        message.fail(error)
+    except Reply as reply:
+        message.fail(reply.error)
+    else:
+        if ref._serving is message and message.reply_to is not None:
+            message.reply_to.complete(value)
+    ref._serving = None
+
+
+def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
+    """Hand everything that waits to `on_batch`; False if the actor has ended."""
+    waiting, ref._batch = ref._batch, []
+    waiting.reverse()
+    requests: list[Request] = []
+    life = ref._get_life()
+    life.batch = requests
+    message: Any = None
+    try:
+        for message in waiting:
+            if message.__class__ is Request:
+                requests.append(message)
+            elif message.__class__ in SPECIAL:
+                actor._handle_receive(message)
+            else:
+                requests.append(Request(message))
+        actor.on_batch(requests)
+    except BaseException as error:  # noqa: BLE001
+        ref._handled += len(waiting)
+        crash(ref, actor, error, message)
+        return False
+    life.batch = None
+    ref._handled += len(waiting)
+    return not ref._finished
+
+
+def _attend(ref: ActorRef[Any], actor: Any) -> bool:
+    """Work off the control lane; False if the actor has ended, or is suspended and given up."""
+    while True:
+        todo = lifecycle.attend(ref, actor)
+        if todo is None:
+            if not lifecycle.is_suspended(ref):
+                return True
+            if go_idle(ref):
+                return False
+        elif todo[0] == RUN:
+            ref._handled += 1
+            try:
+                if todo[1].__class__ in SPECIAL:
+                    serve(ref, actor, todo[1])
+                else:
+                    actor.on_receive(todo[1])
+            except (RequestError, Reply):
+                pass
+            except BaseException as error:  # noqa: BLE001
+                crash(ref, actor, error, todo[1])
+                return False
+        elif todo[0] == BEGIN:
+            if not starting.start_here(ref, actor, todo[1]):
+                return False
+        elif todo[0] == END:
+            stop(ref, actor, todo[1], hook=todo[2])
+            return False
+
+
+def stop(ref: ActorRef[Any], actor: Any, reason: Any, *, hook: bool) -> None:
+    """End the actor orderly, with its hook if `hook`; what the hook raises is the reason (SHUT-6)."""
+    if hook:
+        try:
+            lifecycle.run_hook(actor, reason, None)
+        except BaseException as error:  # noqa: BLE001
+            reason = lifecycle.reason_of(error)
+    lifecycle.end(ref, reason)
+
+
+def crash(ref: ActorRef[Any], actor: Any, error: BaseException, message: Any) -> None:
+    """End the actor because `error` was raised while it handled `message`."""
+    reason = lifecycle.reason_of(error)
+    lifecycle.note_message(ref, message)
+    try:
+        lifecycle.run_hook(actor, reason, error)
+    except BaseException as late:  # noqa: BLE001
+        reason = lifecycle.reason_of(late)
+    lifecycle.end(ref, reason)

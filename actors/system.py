@@ -1,0 +1,220 @@
+"""An actor system: the actors, names, groups, clock and schedulers that belong together.
+
+A `Runtime` has one; programs that only use actors get the process's default one. Closing a system
+ends its actors and nobody else's (F58).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from collections.abc import Coroutine, Iterator
+from contextvars import Token
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import lifecycle, telemetry
+from .clock import Clock, SystemClock
+from .context import entered_system, running_systems
+from .deadlines import Deadlines
+from .errors import KeepwellError
+from .exits import KILLED, SHUTDOWN
+from .future import Future, refuse_on_loop
+
+if TYPE_CHECKING:
+    from .ref import ActorRef
+    from .scheduler import Scheduler
+
+T = TypeVar("T")
+logger = logging.getLogger("keepwell.actors")
+
+STOP_SECONDS = 5.0
+"""How long `close` waits for actors to end before it fences them."""
+
+
+class ForkedProcess(KeepwellError, RuntimeError):
+    """A forked child used an actor of its parent, whose threads it does not have."""
+
+    def __init__(self, parent: int) -> None:
+        super().__init__(
+            f"this actor belongs to process {parent}, and a fork does not take its threads along: "
+            "start a runtime of its own in the child, or use the spawn start method"
+        )
+
+
+class ActorSystem:
+    """Owns everything that actors share; `with system:` makes it the current one."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "system",
+        scheduler: Scheduler | None = None,
+        clock: Clock | None = None,
+        is_default: bool = False,
+    ) -> None:
+        from .scheduler import ThreadScheduler  # noqa: PLC0415 - schedulers run systems
+
+        self.name = name
+        self.pid = os.getpid()
+        self.closed = False
+        self.actors: dict[ActorRef[Any], None] = {}
+        self.names_table: dict[str, ActorRef[Any]] = {}
+        self.groups_table: dict[str, list[ActorRef[Any]]] = {}
+        self.tables: dict[str, Any] = {}
+        """Named in-memory tables of this system (floor 3)."""
+        self.dead_letters = 0
+        self.abandoned_threads = 0
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.deadlines = Deadlines(self.clock)
+        self.scheduler: Scheduler = scheduler if scheduler is not None else ThreadScheduler()
+        self.scheduler.bind(self)
+        self._is_default = is_default
+        self._tokens: list[Token[Any]] = []
+        if not is_default:
+            running_systems[self] = None
+        _all_systems[self] = None
+        self._closing = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<ActorSystem {self.name!r}, {len(self.actors)} actors>"
+
+    @property
+    def telemetry(self) -> Any:
+        """The event bus, for code that has the system at hand."""
+        return telemetry
+
+    # -- event loop ------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of actors that are not started from a loop of their own; made on first use."""
+        return self.scheduler.loop
+
+    def adopt_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Use `loop`, which the caller runs, as the system's loop."""
+        self.scheduler.adopt_loop(loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the system's loop, from any thread; the future gets its result."""
+        future: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = self.loop.create_task(coroutine)
+            tasks.append(task)
+            task.add_done_callback(finish)
+
+        def finish(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                future.fail(asyncio.CancelledError())
+            elif (error := task.exception()) is not None:
+                future.fail(error)
+            else:
+                future.complete(task.result())
+
+        if _get_running_loop() is self.loop:
+            start()
+        else:
+            self.loop.call_soon_threadsafe(start)
+        future.on_abandoned(lambda: self.loop.call_soon_threadsafe(tasks[0].cancel) if tasks else None)
+        return future
+
+    # -- entering and closing --------------------------------------------------------------------
+
+    def __enter__(self) -> ActorSystem:
+        self._tokens.append(entered_system.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        entered_system.reset(self._tokens.pop())
+        self.close()
+
+    def check_process(self) -> None:
+        """Raise ForkedProcess in a forked child."""
+        if self.pid != os.getpid():
+            raise ForkedProcess(self.pid)
+
+    def close(self, timeout: float = STOP_SECONDS) -> None:
+        """Stop all actors, the youngest first, and then the schedulers. Returns when all is ended.
+
+        Actors that have not ended after `timeout` seconds are fenced and reported. Does nothing the
+        second time, and in a forked child. Raises BlockingOnLoop on a loop's thread (`aclose`).
+        """
+        if self.closed or self.pid != os.getpid():
+            return
+        if self.actors:
+            refuse_on_loop("ActorSystem.close()", "await system.aclose() instead")
+        with self._closing:
+            deadline = self.clock.monotonic() + timeout
+            for future in self._stopping():
+                self.scheduler.wait(future, max(deadline - self.clock.monotonic(), 0.0))
+                if not future.done():
+                    break
+            self._finish()
+
+    async def aclose(self, timeout: float = STOP_SECONDS) -> None:
+        """As `close`, on an event loop."""
+        if self.closed or self.pid != os.getpid():
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                for future in self._stopping():
+                    await future
+        except TimeoutError:
+            pass
+        finally:
+            self._finish()
+
+    def _stopping(self) -> Iterator[Future[bool]]:
+        """Stop roots first, the youngest first (they stop their children), then what is left."""
+        while self.actors:
+            refs = list(self.actors)
+            roots = [ref for ref in refs if ref._life is None or ref._life.parent is None]
+            for future in [
+                ref.stop(block=False, reason=SHUTDOWN) for ref in reversed(roots or refs)
+            ]:
+                yield future
+
+    def _finish(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        left = list(self.actors)
+        for ref in left:
+            lifecycle.end(ref, KILLED)
+        if left:
+            self.abandoned_threads += len(left)
+            logger.error("%d actors did not stop in time: %s", len(left), left[:5])
+            telemetry.emit("keepwell.system.abandoned", actors=left)
+        running_systems.pop(self, None)
+        _all_systems.pop(self, None)
+        self.scheduler.close()
+        if isinstance(self.clock, SystemClock):
+            self.clock.close()
+
+
+_all_systems: dict[ActorSystem, None] = {}
+
+
+def _close_all() -> None:
+    for system in list(_all_systems):
+        system.close()
+
+
+def _after_fork_in_child() -> None:
+    # The child has none of the threads: whoever uses these refs must be told, not left waiting.
+    for system in list(_all_systems):
+        for ref in list(system.actors):
+            ref._reason = "noproc"
+            ref._closed = True
+        system.closed = True
+    _all_systems.clear()
+    running_systems.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)
