@@ -181,7 +181,7 @@ def start_eagerly(
     return task
 
 
-def pump(ref: AsyncRef[Any]) -> None:
+def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     """Handle what waits for `ref` until a handler suspends, or nothing is left.
 
     Runs in the loop's thread, which owns the actor. A handler that suspends keeps it owned; its end
@@ -193,7 +193,7 @@ def pump(ref: AsyncRef[Any]) -> None:
     token = running_actor.set(ref)
     ref._stepping = True
     try:
-        left = runner.BUDGET
+        left = budget
         while left > 0:
             message: Any = None
             if ref._control or lifecycle.is_suspended(ref):

@@ -25,8 +25,8 @@ SPECIAL: Final = frozenset({Request, _ActorStop, ProxyCall, ProxyGetAttr, ProxyS
 """Classes of messages that are not simply handed to `on_receive`."""
 
 
-def run(ref: ActorRef[Any]) -> bool:
-    """Handle what waits for `ref`, up to the budget; True if something is left.
+def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
+    """Handle what waits for `ref`, `budget` messages at most; True if something is left.
 
     The caller owns the actor (it has exchanged `_idle`), and still does if the result is True.
     """
@@ -36,7 +36,7 @@ def run(ref: ActorRef[Any]) -> bool:
     running_actor.set(ref)
     receive = actor.on_receive
     batches = actor.on_batch is not None
-    left = BUDGET
+    left = budget
     message: Any = None
     while left > 0:
         if (ref._control or lifecycle.is_suspended(ref)) and not _attend(ref, actor):
