@@ -97,7 +97,7 @@ class ToolError(KeepwellError):
         self,
         message: str,
         *,
-        type: ToolErrorType = "semantic",  # noqa: A002 -- the field's name in the result, TL-4
+        type: ToolErrorType = "semantic",
     ) -> None:
         super().__init__(message)
         self.type: ToolErrorType = type
