@@ -208,14 +208,14 @@ class Actor(pykka.Actor):
         ref = self._actor_ref
         request = ref._serving
         if request is None:
-            return Request(None)  # nobody waits: the reply goes nowhere
+            return Request()  # nobody waits: the reply goes nowhere
         ref._serving = None
         life = ref._get_life()
         if life.deferred is None:
             life.deferred = {}
         deferred = life.deferred
         deferred[request] = None
-        request.reply_to.add_done_callback(lambda _: deferred.pop(request, None))
+        request.add_done_callback(lambda _: deferred.pop(request, None))
         return request
 
     def continue_with(self, message: Any) -> None:

@@ -29,7 +29,6 @@ from .lifecycle import END, RUN
 from .ref import KILL_NOW, SIGNAL, A, ActorRef, Request
 
 if TYPE_CHECKING:
-    from .future import Future
     from .system import ActorSystem
 
 MAX_DEPTH: Final = 8
@@ -93,11 +92,11 @@ class AsyncRef(ActorRef[A]):
         self._interrupted = False
         self._stepping = False  # the actor's own code runs right now, on the loop's thread
 
-    def _send(self, message: Any, future: Future[Any]) -> None:
+    def _send(self, request: Request) -> None:
         if self._closed:
-            future.fail(self._noproc())
+            request.fail(self._noproc())
             return
-        self._queue.append(Request(message, future))
+        self._queue.append(request)
         if self._idle:
             idle, self._idle = self._idle, False
             if idle:
@@ -251,8 +250,8 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
     except BaseException as error:  # noqa: BLE001
         return _failed(ref, actor, message, error)
     if request is not None:
-        if ref._serving is request and request.reply_to is not None:
-            request.reply_to.complete(value)
+        if ref._serving is request:
+            request.complete(value)
         ref._serving = None
     return not ref._finished
 
@@ -275,8 +274,8 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
         elif not _failed(ref, actor, message, error):
             return
     elif message.__class__ is Request:
-        if ref._serving is message and message.reply_to is not None:
-            message.reply_to.complete(value)
+        if ref._serving is message:
+            message.complete(value)
         ref._serving = None
     pump(ref)
 
@@ -284,8 +283,7 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
 def _failed(ref: AsyncRef[Any], actor: Any, message: Any, error: BaseException) -> bool:
     """Answer with an error, or crash; True if the actor lives."""
     if isinstance(error, (RequestError, Reply)):
-        if message.__class__ is Request:
-            message.fail(error.error if isinstance(error, Reply) else error)
+        runner.refuse(message, error)
         ref._serving = None
         return True
     reason = lifecycle.reason_of(error)

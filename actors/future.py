@@ -116,18 +116,18 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     is then dropped. Also a `pykka.Future`: `map`, `filter`, `join`, `reduce`, `set`, `set_get_hook`.
     """
 
-    __slots__ = ("_bucket", "_claimed", "_state", "_value", "_waiters")
-
-    # Rarely used, hence not in every instance.
+    # Defaults of the class, set in an instance when it needs them: making a future takes half the
+    # time that way, and there is one a request.
+    _claimed: bool = False
+    _state: int = _PENDING
+    _value: Any = None
+    _waiters: list[Any] | None = None
+    _bucket: dict[Future[Any], Any] | None = None
     _get_hook: Callable[[float | None], T] | None = None
     _drivers: dict[object, Generator[Any, None, T]] | None = None
     _abandoned: Callable[[], object] | None = None
 
-    def __init__(self) -> None:  # pykka's __init__ would fill the instance's dict for nothing
-        self._claimed = False
-        self._state = _PENDING
-        self._waiters: list[Any] | None = None
-        self._bucket: dict[Future[Any], Any] | None = None
+    __init__ = object.__init__  # pykka's would fill the instance's dict for nothing
 
     def __repr__(self) -> str:
         if self._state == _PENDING:
@@ -158,7 +158,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         claimed, self._claimed = self._claimed, True
         if claimed:
             return False
-        self._value: Any = value
+        self._value = value
         self._state = _VALUE
         if self._bucket is not None:
             self._bucket.pop(self, None)

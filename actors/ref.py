@@ -47,25 +47,19 @@ CALL_TIMEOUT: Final = 5.0
 logger = logging.getLogger("keepwell.actors")
 
 
-class Request:
-    """A message with somebody who waits for the reply. Also the handle that `Actor.defer` gives."""
+class Request(Future[Any]):
+    """A message whose sender waits for the reply: in the mailbox, and for the sender its future.
 
-    __slots__ = ("context", "message", "reply_to")
+    Also the handle that `Actor.defer` gives, and what `on_batch` gets.
+    """
 
-    def __init__(
-        self, message: Any, reply_to: Future[Any] | None = None, context: Any = None
-    ) -> None:
-        self.message = message
-        self.reply_to = reply_to
-        self.context = context  # trace context, where a tracer has been installed
+    __slots__ = ("message",)
+
+    message: Any
 
     def reply(self, value: Any = None) -> bool:
         """Answer; False if it was answered before or the asker has given up (then dropped)."""
-        return self.reply_to is not None and self.reply_to.complete(value)
-
-    def fail(self, error: BaseException) -> bool:
-        """Answer with an error; False as for `reply`."""
-        return self.reply_to is not None and self.reply_to.fail(error)
+        return self.complete(value)
 
     def __repr__(self) -> str:
         return f"<Request {type(self.message).__name__}>"
@@ -143,9 +137,10 @@ class ActorRef(pykka.ActorRef[A]):
             refuse_on_loop("ask()", "await ref.call(message) instead")
         if running_actor.get() is self and self._in_handler():
             raise AskedItself(self)
-        future: Future[Any] = Future()
-        self._send(message, future)
-        return future.get(timeout=timeout) if block else future
+        request = Request()
+        request.message = message
+        self._send(request)
+        return request.get(timeout=timeout) if block else request
 
     def call(self, message: Any, *, timeout: float | None = CALL_TIMEOUT) -> Future[Any]:
         """Send `message`; the future gets the reply. `await` it, or `.get()` it in a thread.
@@ -157,17 +152,18 @@ class ActorRef(pykka.ActorRef[A]):
         """
         if running_actor.get() is self and self._in_handler():
             raise AskedItself(self)
-        future: Future[Any] = Future()
-        self._send(message, future)
-        if timeout is not None and not future.done():
-            self._system.deadlines.add(future, timeout, self)
-        return future
+        request = Request()
+        request.message = message
+        self._send(request)
+        if timeout is not None and not request.done():
+            self._system.deadlines.add(request, timeout, self)
+        return request
 
-    def _send(self, message: Any, future: Future[Any]) -> None:
+    def _send(self, request: Request) -> None:
         if self._closed:
-            future.fail(self._noproc())
+            request.fail(self._noproc())
             return
-        self._queue.append(Request(message, future))
+        self._queue.append(request)
         if self._idle:
             idle, self._idle = self._idle, False
             if idle:
@@ -399,13 +395,13 @@ class Bounded:
         self._check_room()
         super().tell(message)  # type: ignore[misc] - the ref it is mixed into
 
-    def _send(self, message: Any, future: Future[Any]) -> None:
+    def _send(self, request: Request) -> None:
         try:
             self._check_room()
         except MailboxFull as full:
-            future.fail(full)
+            request.fail(full)
         else:
-            super()._send(message, future)  # type: ignore[misc] - the ref it is mixed into
+            super()._send(request)  # type: ignore[misc] - the ref it is mixed into
 
     def _check_room(self: Any) -> None:
         capacity = self.actor_class.max_mailbox
@@ -433,18 +429,18 @@ class Inbox:
         if reply_to is None:
             self._ref.tell(envelope.message)
             return
-        future = reply_to if isinstance(reply_to, Future) else Future()
-        if future is not reply_to:
+        request = Request()
+        request.message = envelope.message
 
-            def forward(done: Future[Any]) -> None:
-                error = done.error()
-                if error is None:
-                    reply_to.set(done.get())
-                else:
-                    reply_to.set_exception((type(error), error, error.__traceback__))
+        def forward(done: Future[Any]) -> None:
+            error = done.error()
+            if error is None:
+                reply_to.set(done.get())
+            else:
+                reply_to.set_exception((type(error), error, error.__traceback__))
 
-            future.add_done_callback(forward)
-        self._ref._send(envelope.message, future)  # noqa: SLF001
+        request.add_done_callback(forward)
+        self._ref._send(request)  # noqa: SLF001
 
     def empty(self) -> bool:
         """Whether no message waits."""

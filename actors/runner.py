@@ -56,18 +56,28 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         try:
             for _ in repeat(None, left if left < waiting else waiting):
                 message = batch.pop()
-                if message.__class__ in SPECIAL:
-                    serve(ref, actor, message)
+                if message.__class__ is Request:
+                    ref._serving = message
+                    payload = message.message
+                    if payload.__class__ in SPECIAL:
+                        value = actor._handle_receive(payload)
+                    else:
+                        value = receive(payload)
+                    if ref._serving is message:
+                        message.complete(value)
+                elif message.__class__ in SPECIAL:
+                    actor._handle_receive(message)
                 else:
                     receive(message)
                 if ref._control:
                     break
-        except (RequestError, Reply):
-            pass  # the answer to a message that nobody waits for
+        except (RequestError, Reply) as error:
+            refuse(message, error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this actor's crash
             ref._handled += waiting - len(batch)
             crash(ref, actor, error, message)
             return False
+        ref._serving = None
         done = waiting - len(batch)
         ref._handled += done
         left -= done
@@ -99,22 +109,10 @@ def go_idle(ref: ActorRef[Any]) -> bool:
     return True
 
 
-def serve(ref: ActorRef[Any], actor: Any, message: Any) -> None:
-    """Handle a message of a special class: a request, or one of pykka's own messages."""
-    if message.__class__ is not Request:
-        actor._handle_receive(message)
-        return
-    ref._serving = message
-    try:
-        value = actor._handle_receive(message.message)
-    except RequestError as error:
-        message.fail(error)
-    except Reply as reply:
-        message.fail(reply.error)
-    else:
-        if ref._serving is message and message.reply_to is not None:
-            message.reply_to.complete(value)
-    ref._serving = None
+def refuse(message: Any, error: RequestError | Reply) -> None:
+    """Answer with an error, where anybody waits for an answer."""
+    if message.__class__ is Request:
+        message.fail(error.error if isinstance(error, Reply) else error)
 
 
 def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
@@ -132,7 +130,9 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
             elif message.__class__ in SPECIAL:
                 actor._handle_receive(message)
             else:
-                requests.append(Request(message))
+                request = Request()
+                request.message = message
+                requests.append(request)
         actor.on_batch(requests)
     except BaseException as error:  # noqa: BLE001
         ref._handled += len(waiting)
@@ -155,10 +155,7 @@ def _attend(ref: ActorRef[Any], actor: Any) -> bool:
         elif todo[0] == RUN:
             ref._handled += 1
             try:
-                if todo[1].__class__ in SPECIAL:
-                    serve(ref, actor, todo[1])
-                else:
-                    actor.on_receive(todo[1])
+                actor._handle_receive(todo[1])
             except (RequestError, Reply):
                 pass
             except BaseException as error:  # noqa: BLE001
