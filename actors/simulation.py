@@ -284,14 +284,15 @@ class SimulatedScheduler(Scheduler):
 
     def _run_loop_callback(self) -> None:
         handle = self._simulated_loop._ready.popleft()
-        if handle._cancelled:
-            return
-        home = self._home
+        if not handle._cancelled:
+            self._on_loop(handle._run)
+
+    def _on_loop(self, function: Callable[..., object], *args: Any) -> None:
         in_place = self.seed is None or self._random.random() < 0.5
-        home.depth = 0 if in_place else MAX_DEPTH
+        self._home.depth = 0 if in_place else MAX_DEPTH
         asyncio._set_running_loop(self._simulated_loop)
         try:
-            handle._run()
+            function(*args)
         finally:
             asyncio._set_running_loop(None)
 
@@ -340,7 +341,8 @@ class SimulatedScheduler(Scheduler):
         ref._put = self._put_async
 
     def _put_async(self, ref: AsyncRef[Any]) -> None:
-        self._simulated_loop.call_soon_threadsafe(pump, ref, 1)
+        # Not one of the loop's own callbacks: when a message arrives from outside is chance.
+        self._jobs.append(lambda: self._on_loop(pump, ref, 1))
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
         """See Scheduler."""
