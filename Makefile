@@ -38,9 +38,9 @@ static: $(CHECK)
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-## All benchmarks against their opponents, a table each, and bench.json.
+## All benchmarks against their opponents: a table each, bench.json, and a page with charts.
 bench: $(BENCH)
-	@$(BIN)/keepwell bench --json bench.json $(ARGS)
+	@$(BIN)/keepwell bench --json bench.json --report bench-report $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -68,7 +68,7 @@ class Contender:
     further figures of the round (name to value). `operations` is how many a round does: it may
     differ between contenders that differ by orders of magnitude, since all figures are taken per
     operation. `missing` is the reason why this contender cannot run here, `note` what a reader
-    must know to compare (a weaker durability, say).
+    must know to compare (a weaker durability, say), `opponent` that it is not keepwell.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Contender:
     missing: str = ""
     note: str = ""
     rounds: int | None = None
+    opponent: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,12 @@ class Ratio:
     """A named value drawn from the results of one question, None where a contender did not run.
 
     `floor` and `ceiling` are what should hold; None where the value is only reported.
+    `sentence` says it in words, with `{value}` and `{unit}` to be filled in.
     """
 
     name: str
     value: Callable[[Results], float | None]
+    sentence: str
     floor: float | None = None
     ceiling: float | None = None
 
@@ -151,7 +154,12 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to find out; `unit` is what one operation is ("message", "append", "turn")."""
+    """One thing to find out; `unit` is what one operation is ("message", "append", "turn").
+
+    `chart` names the figure that the bars show instead of the rate (a smaller one is better then).
+    "curve" draws the contenders as points of a load curve: each has the figures of
+    `open_loop.Load.figures()`.
+    """
 
     name: str
     asks: str
@@ -159,23 +167,30 @@ class Question:
     contenders: Sequence[Contender]
     ratios: Sequence[Ratio] = ()
     rounds: int | None = None
+    chart: str = ""
 
 
 def faster(name: str, ours: str, theirs: str, *, floor: float | None = None) -> Ratio:
     """How many times as many operations a second `ours` does, by wall time."""
-    return Ratio(name, lambda results: _quotient(results, theirs, ours, lambda s: s.wall_us), floor)
+    return Ratio(
+        name, lambda results: _quotient(results, theirs, ours, lambda s: s.wall_us),
+        f"In the same time {ours} does {{value}} times as many {{unit}}s as {theirs}.", floor)
 
 
 def cheaper(name: str, ours: str, theirs: str, *, floor: float | None = None) -> Ratio:
     """How many times the CPU time of `ours` an operation of `theirs` takes."""
-    return Ratio(name, lambda results: _quotient(results, theirs, ours, lambda s: s.cpu_us), floor)
+    return Ratio(
+        name, lambda results: _quotient(results, theirs, ours, lambda s: s.cpu_us),
+        f"With {theirs} one {{unit}} takes {{value}} times the processor time it takes with "
+        f"{ours}.", floor)
 
 
 def growth(name: str, small: str, large: str, *, ceiling: float | None = None) -> Ratio:
     """How many times the CPU time of `small` an operation of `large` takes."""
     return Ratio(
-        name, lambda results: _quotient(results, large, small, lambda s: s.cpu_us), ceiling=ceiling
-    )
+        name, lambda results: _quotient(results, large, small, lambda s: s.cpu_us),
+        f"One {{unit}} with {large} takes {{value}} times the processor time of one with {small}.",
+        ceiling=ceiling)
 
 
 def figure(
@@ -187,7 +202,7 @@ def figure(
         result = results.get(contender)
         return result.figures().get(key) if result is not None and result.samples else None
 
-    return Ratio(name, value, floor, ceiling)
+    return Ratio(name, value, f"{contender}: {key.replace('_', ' ')} {{value}}.", floor, ceiling)
 
 
 def missing_module(module: str, remedy: str = "pip install 'keepwell[bench]'") -> str:

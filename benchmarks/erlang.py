@@ -19,7 +19,8 @@ def erlang(script: str, function: str, operations: int, *, rounds: int | None = 
     """
     reason = "" if shutil.which("escript") else "erl is not installed (Debian: erlang-base)"
     return Contender("erlang", _runner(script, function), operations, missing=reason,
-                     note=f"OTP {_release()}" if not reason else "", rounds=rounds)
+                     note=f"OTP {_release()}" if not reason else "",
+                     rounds=rounds, opponent=True)
 
 
 def _runner(script: str, function: str) -> Callable[[Stopwatch, int], dict[str, float]]:

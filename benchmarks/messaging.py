@@ -11,6 +11,8 @@ caller's own event loop for `call`. Erlang runs `messaging.escript` on two sched
   time of two threads that hand over to each other is mostly the interpreter lock's.
 - `call`: one request after another, `await ref.call(…)` against the blocking `ref.ask(…)`.
 - `ring`: 1,000 actors pass one message on.
+- `telemetry`: how often a tell and its handling look whether somebody listens, times the cost of
+  looking, as a share of the tell.
 
 What it does not say: what real handlers cost. A handler that takes a millisecond makes all
 contenders equal.
@@ -21,12 +23,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from unittest import mock
 
 import pykka
 
-from keepwell.actors import Actor, AsyncActor
+from keepwell.actors import Actor, AsyncActor, telemetry
 
-from .benchmark import Contender, Question, Scale, Stopwatch, cheaper, faster, missing_module
+from .benchmark import (
+    Contender,
+    Question,
+    Scale,
+    Stopwatch,
+    cheaper,
+    faster,
+    figure,
+    missing_module,
+)
 from .erlang import erlang
 from .population import TIMEOUT, Counting, Latch, Ref, stop_all
 
@@ -80,8 +92,8 @@ class _LoopEcho(AsyncActor):
 
 
 def questions(scale: Scale) -> Sequence[Question]:
-    """Return the five questions."""
-    tells = scale.pick(60_000, 10_000)
+    """Return the six questions."""
+    tells = scale.pick(60_000, 20_000)
     spread = scale.pick(20_000, 5_000)
     asks = scale.pick(20_000, 3_000)
     hops = scale.pick(30_000, 5_000)
@@ -89,21 +101,21 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "tell", "How many messages a second does one actor process?", "message",
             [Contender("keepwell", _tell(_KeepwellCounting.start), tells),
-             Contender("pykka", _tell(_PykkaCounting.start), tells),
+             Contender("pykka", _tell(_PykkaCounting.start), tells, opponent=True),
              erlang("messaging.escript", "tell", tells * 10)],
             [faster("tell_vs_pykka", "keepwell", "pykka", floor=20),
              faster("tell_vs_erlang", "keepwell", "erlang")]),
         Question(
             "tell_to_1000", "And if they go to 1,000 actors in turn?", "message",
             [Contender("keepwell", _tell(_KeepwellCounting.start, _MANY), spread),
-             Contender("pykka", _tell(_PykkaCounting.start, _MANY), spread),
+             Contender("pykka", _tell(_PykkaCounting.start, _MANY), spread, opponent=True),
              erlang("messaging.escript", "tell_to_1000", spread * 10)],
             [faster("tell_to_1000_vs_pykka", "keepwell", "pykka", floor=100),
              faster("tell_to_1000_vs_erlang", "keepwell", "erlang")]),
         Question(
             "ask_pipelined", f"What does an ask cost with {_OUTSTANDING} outstanding?", "ask",
             [Contender("keepwell", _pipelined(_KeepwellEcho.start), asks),
-             Contender("pykka", _pipelined(_PykkaEcho.start), asks),
+             Contender("pykka", _pipelined(_PykkaEcho.start), asks, opponent=True),
              erlang("messaging.escript", "ask_pipelined", asks * 10)],
             [cheaper("ask_pipelined_vs_pykka_cpu", "keepwell", "pykka", floor=5),
              faster("ask_pipelined_vs_erlang", "keepwell", "erlang")]),
@@ -114,7 +126,8 @@ def questions(scale: Scale) -> Sequence[Question]:
                        missing=missing_module("uvloop"), note="same event loop"),
              Contender("keepwell, blocking", _asked(_KeepwellEcho.start), asks,
                        note="between threads"),
-             Contender("pykka", _asked(_PykkaEcho.start), asks, note="between threads"),
+             Contender("pykka", _asked(_PykkaEcho.start), asks,
+                       note="between threads", opponent=True),
              erlang("messaging.escript", "call", asks * 10)],
             [faster("call_same_loop_vs_pykka_ask", "keepwell", "pykka", floor=_call_floor()),
              faster("ask_blocking_vs_pykka", "keepwell, blocking", "pykka"),
@@ -122,10 +135,14 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "ring", f"How fast does a message go round {_MANY:,} actors?", "hop",
             [Contender("keepwell", _ring(_KeepwellHop.start), hops),
-             Contender("pykka", _ring(_PykkaHop.start), hops),
+             Contender("pykka", _ring(_PykkaHop.start), hops, opponent=True),
              erlang("messaging.escript", "ring", hops * 10)],
             [faster("ring_vs_pykka", "keepwell", "pykka", floor=6),
              faster("ring_vs_erlang", "keepwell", "erlang")]),
+        Question(
+            "telemetry", "What does the event bus cost while nobody listens?", "message",
+            [Contender("keepwell", _telemetry_share, tells)],
+            [figure("telemetry_share_of_tell", "keepwell", "share", ceiling=0.03)]),
     ]
 
 
@@ -193,6 +210,33 @@ def _run_on_uvloop(work: Coroutine[Any, Any, None]) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work)
+
+
+def _telemetry_share(watch: Stopwatch, operations: int) -> dict[str, float]:
+    tell = _tell(_KeepwellCounting.start)
+    looks = 0
+    enabled, emit = telemetry.enabled, telemetry.emit
+
+    def counted_enabled(event: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return enabled(event)
+
+    def counted_emit(event: str, /, **fields: Any) -> None:
+        nonlocal looks
+        looks += 1
+        emit(event, **fields)
+
+    with (mock.patch.object(telemetry, "enabled", counted_enabled),
+          mock.patch.object(telemetry, "emit", counted_emit)):
+        tell(Stopwatch(), operations)
+    looking = Stopwatch()
+    with looking:
+        for _ in range(operations):
+            telemetry.enabled("keepwell.benchmark")
+    tell(watch, operations)
+    return {"looks_per_message": looks / operations,
+            "share": looks * (looking.cpu / operations) / watch.cpu}
 
 
 def _ring(start: Callable[..., Ref]) -> Callable[[Stopwatch, int], None]:

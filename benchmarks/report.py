@@ -26,7 +26,7 @@ class Report:
 
     def ratios(self) -> dict[str, float]:
         """Return every ratio whose contenders ran, by name."""
-        return {ratio.name: value for ratio, value in self._ratios() if value is not None}
+        return {ratio.name: value for _, ratio, value in self.answered() if value is not None}
 
     def to_dict(self) -> dict[str, object]:
         """Return `{"benchmark", "machine", "rows", "ratios"}`, ready for JSON.
@@ -53,7 +53,7 @@ class Report:
             label = question.name
             for result in results.values():
                 if result.samples:
-                    lines.append([label, *_cells(question, result)])
+                    lines.append([label, *cells(question, result)])
                     label = ""
                 else:
                     missing.append(f"{question.name}: {result.contender.name} is not in the table, "
@@ -62,12 +62,13 @@ class Report:
         parts = [style.bold(f"{self.benchmark}: {self.title}"),
                  table(header, lines, numbers=(2, 3, 4, 5))]
         parts += [style.yellow(line) for line in missing]
-        parts += [_ratio_line(ratio, value, style) for ratio, value in self._ratios()]
+        parts += [_ratio_line(ratio, value, style) for _, ratio, value in self.answered()]
         return "\n".join(parts)
 
-    def _ratios(self) -> list[tuple[Ratio, float | None]]:
+    def answered(self) -> list[tuple[Question, Ratio, float | None]]:
+        """Return each ratio with its question and its value, None where it was not measured."""
         return [
-            (ratio, ratio.value(results))
+            (question, ratio, ratio.value(results))
             for question, results in self.answers
             for ratio in question.ratios
         ]
@@ -96,17 +97,18 @@ def _row(question: Question, result: Result) -> dict[str, object]:
     }
 
 
-def _cells(question: Question, result: Result) -> list[str]:
+def cells(question: Question, result: Result) -> list[str]:
+    """Return contender, rate, wall and spread, CPU and further figures of a result, as text."""
     wall = result.median(lambda sample: sample.wall_us)
-    also = [f"{name} {_number(value)}" for name, value in result.figures().items()]
+    also = [f"{name} {number(value)}" for name, value in result.figures().items()]
     if result.contender.note:
         also.append(result.contender.note)
     return [
         result.contender.name,
-        f"{_number(1e6 / max(wall, 1e-9))} {question.unit}s",
-        _number(wall),
+        f"{number(1e6 / max(wall, 1e-9))} {question.unit}s",
+        number(wall),
         f"{result.spread:.0%}",
-        _number(result.median(lambda sample: sample.cpu_us)),
+        number(result.median(lambda sample: sample.cpu_us)),
         ", ".join(also),
     ]
 
@@ -117,13 +119,14 @@ def _ratio_line(ratio: Ratio, value: float | None, style: Style) -> str:
     aim = f"  ({', '.join(bounds)})" if bounds else ""
     if value is None:
         return style.yellow(f"  {ratio.name}: not measured{aim}")
-    line = f"  {ratio.name}: {_number(value)}{aim}"
+    line = f"  {ratio.name}: {number(value)}{aim}"
     if not bounds:
         return line
     return style.green(line + " ok") if ratio.holds(value) else style.red(line + " MISSED")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return `value` with three significant digits, or whole from 1,000 on."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -131,3 +134,11 @@ def _number(value: float) -> str:
 
 def _significant(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def compact(value: float) -> str:
+    """Return `value` in three digits with k or M, for the little room beside a bar."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"

@@ -10,7 +10,7 @@ import time
 from keepwell.actors.errors import InvalidValue
 from keepwell.terminal import style_for
 
-from . import catalog
+from . import catalog, compare, page
 from .benchmark import Scale
 from .machine import machine, one_line
 from .measure import Progress, measure
@@ -35,6 +35,9 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidValue(
                 f"--json {str(args.json)!r} cannot be written: {error.strerror}"
             ) from error
+    earlier = compare.load(args.compare) if args.compare is not None else None
+    if args.report is not None:
+        page.prepare(args.report)
     style = style_for()
     described = machine()
     print(style.dim(one_line(described)))
@@ -45,11 +48,15 @@ def run(args: argparse.Namespace) -> int:
         _clear_progress()
         reports.append(report)
         print(f"\n{report.to_text(style)}")
+        if earlier is not None:
+            print(earlier.to_text(report, style))
         print(style.dim(f"  {time.monotonic() - started:.1f} s"), flush=True)
     if args.json is not None:
         written = [report.to_dict() for report in reports]
         body = json.dumps(written[0] if len(written) == 1 else written, indent=1)
         args.json.write_text(body + "\n", encoding="utf-8")
+    if args.report is not None:
+        print(f"\nthe report is {page.write(args.report, reports)}")
     return int(any(report.failed for report in reports))
 
 

@@ -74,6 +74,10 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="small sizes, under a minute in all")
     bench.add_argument("--json", type=Path, metavar="FILE",
                        help="write the results here: one object, or a list for several benchmarks")
+    bench.add_argument("--compare", type=Path, metavar="FILE",
+                       help="set this run beside an earlier one, from what its --json wrote")
+    bench.add_argument("--report", type=Path, metavar="DIR",
+                       help="write a page with charts, DIR/index.html, and each chart as SVG")
     bench.set_defaults(module=".benchmarks.runner")
     return top
 

@@ -13,6 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def without_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks collect garbage before each round, which takes long in a process full of tests."""
+    monkeypatch.setattr("keepwell.benchmarks.measure.gc.collect", lambda: 0)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

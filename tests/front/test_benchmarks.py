@@ -27,6 +27,9 @@ from keepwell.benchmarks.report import Report
 from keepwell.terminal import Style
 
 
+pytestmark = pytest.mark.usefixtures("without_collection")
+
+
 def taking(
     wall_us: float, cpu_us: float = 1.0, *, log: list[str] | None = None, name: str = "",
     figures: Mapping[str, float] | None = None,
