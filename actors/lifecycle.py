@@ -28,6 +28,7 @@ from .exits import (
     Monitor,
     is_orderly,
 )
+from .future import Future
 from .ref import (
     CONTINUE,
     DELIVER,
@@ -62,9 +63,9 @@ class Life:
     """The part of an actor's state that most actors never need."""
 
     __slots__ = (
-        "__weakref__", "batch", "deferred", "exit_callbacks", "groups", "idle_message", "idle_seconds",
-        "idle_timer", "last_message", "links", "monitors", "name", "parent", "stop_futures",
-        "stopped", "suspended", "urn",
+        "__weakref__", "batch", "deferred", "end_futures", "exit_callbacks", "groups",
+        "idle_message", "idle_seconds", "idle_timer", "last_message", "links", "monitors", "name",
+        "parent", "stop_futures", "stopped", "suspended", "urn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -75,6 +76,8 @@ class Life:
         self.parent: ActorRef[Any] | None = None
         self.exit_callbacks: list[Callable[[ExitReason], object]] | None = None
         self.stop_futures: list[Any] | None = None
+        # Who waits for the end; a tuple once everything of it is over.
+        self.end_futures: list[Future[ExitReason]] | tuple[()] | None = None
         # Requests that the actor has taken and will answer later, and those of a running batch.
         self.deferred: dict[Request, None] | None = None
         self.batch: list[Request] | None = None
@@ -126,13 +129,45 @@ class Life:
         return forget
 
 
+    def add_end_future(self, ref: ActorRef[Any], future: Future[ExitReason]) -> None:
+        """See ActorRef.ended."""
+        with _lock:
+            over = isinstance(self.end_futures, tuple)
+            if not over:
+                if self.end_futures is None:
+                    self.end_futures = []
+                self.end_futures.append(future)  # type: ignore[union-attr]
+        if over:
+            future.complete(ref._reason)
+
+
 # -- links and monitors ------------------------------------------------------------------------
 
 
 def link(ref: ActorRef[Any], peer: ActorRef[Any], *, traps: bool) -> None:
     """Link two actors. A dead peer gives an Exit to who traps, else raises NoSuchActor."""
-    if ref is peer:
+    if ref is peer or _bind(ref, peer):
         return
+    if not traps:
+        raise NoSuchActor(peer)
+    ref._send_control(SIGNAL, peer, NOPROC, True)
+
+
+def adopt(child: ActorRef[Any], parent: ActorRef[Any]) -> None:
+    """Make `parent`, which traps exits, the linked parent of an actor that somebody else started.
+
+    From a dead child the parent gets an Exit with the reason it ended with; a dead parent ends the
+    child.
+    """
+    child._get_life().parent = parent
+    if not _bind(parent, child):
+        parent._send_control(SIGNAL, child, child._reason, True)
+    elif parent._closed:
+        child._send_control(SIGNAL, parent, parent._reason, True)
+
+
+def _bind(ref: ActorRef[Any], peer: ActorRef[Any]) -> bool:
+    """Note the link of two actors if both live; whether `peer` does."""
     mine, theirs = ref._get_life(), peer._get_life()
     with _lock:
         alive = not peer._closed
@@ -143,10 +178,7 @@ def link(ref: ActorRef[Any], peer: ActorRef[Any], *, traps: bool) -> None:
                 theirs.links = {}
             mine.links[peer] = None
             theirs.links[ref] = None
-    if not alive:
-        if not traps:
-            raise NoSuchActor(peer)
-        ref._send_control(SIGNAL, peer, NOPROC, True)
+    return alive
 
 
 def unlink(ref: ActorRef[Any], peer: ActorRef[Any]) -> None:
@@ -477,6 +509,10 @@ def end(ref: ActorRef[Any], reason: ExitReason, *, report: bool = True) -> bool:
         life.stop_futures = None
         if life.stopped is not None:
             life.stopped.set()
+        with _lock:
+            waiting, life.end_futures = life.end_futures or (), ()
+        for waiter in waiting:
+            waiter.complete(reason)
     return True
 
 

@@ -341,6 +341,16 @@ class ActorRef(pykka.ActorRef[A]):
         """
         return self._get_life().add_exit_callback(self, callback)
 
+    def ended(self) -> Future[ExitReason]:
+        """Return a future of the exit reason, done when the end is over (F47).
+
+        By then the hooks have run, the name is free again, and links and monitors have been told. At
+        once for an actor that has ended.
+        """
+        future: Future[ExitReason] = Future()
+        self._get_life().add_end_future(self, future)
+        return future
+
     def _get_life(self) -> Life:
         life = self._life
         return new_life(self) if life is None else life
@@ -470,4 +480,6 @@ def new_life(ref: ActorRef[Any]) -> Life:
         life = ref._life  # noqa: SLF001
         if life is None:
             life = ref._life = Life()  # noqa: SLF001
+            if ref._closed:  # looked at after the assignment: `end` looks for a Life after closing
+                life.end_futures = ()
     return life
