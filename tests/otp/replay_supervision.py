@@ -1,0 +1,546 @@
+"""Replays the supervision family: a tree of real supervisors and workers that note what they do."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from replay_compare import BadTrace
+from replay_stage import Stage
+from replay_steps import Scenario
+
+from keepwell import supervision
+from keepwell.actors import (
+    Actor,
+    ActorDied,
+    Exit,
+    ExitActor,
+    Ignore,
+    Reply,
+    RequestError,
+    Shutdown,
+    StartFailed,
+)
+from keepwell.supervision import (
+    ChildInfo,
+    DynamicSupervisor,
+    FailedToStartChild,
+    InvalidSupervisor,
+    Supervisor,
+)
+
+SUPERVISOR_KEYS = {
+    "strategy", "intensity", "period", "auto_shutdown", "init_returns", "children",
+}  # fmt: skip
+CHILD_KEYS = {
+    "id", "restart", "shutdown", "significant", "type", "supervisor", "omit", "behaviour",
+}  # fmt: skip
+BEHAVIOUR_KEYS = {"trap_exit", "init", "on_terminate"}
+
+
+class Crash(Exception):
+    """The uncaught exception of a scenario: `{"crash": reason}`."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+# -- reasons and values --------------------------------------------------------------------------
+
+
+def to_reason(term: Any) -> Any:
+    """A reason of the trace as an exit reason."""
+    if isinstance(term, str):
+        return term
+    if isinstance(term, dict) and len(term) == 1:
+        if "shutdown" in term:
+            return Shutdown(to_reason(term["shutdown"]))
+        if "crash" in term:
+            return Crash(to_reason(term["crash"]))
+    raise BadTrace(f"unknown reason {term!r}")
+
+
+def from_reason(reason: Any) -> Any:
+    """An exit reason as a reason of the trace."""
+    if isinstance(reason, Shutdown):
+        return {"shutdown": from_reason(reason.detail)}
+    if isinstance(reason, FailedToStartChild):
+        return {"failed_to_start_child": reason.id, "reason": from_reason(reason.reason)}
+    if isinstance(reason, Crash):
+        return {"crash": from_reason(reason.reason)}
+    if isinstance(reason, InvalidSupervisor):
+        return {reason.code: from_fault(reason.fault)}
+    return reason if isinstance(reason, str) else repr(reason)
+
+
+def from_fault(fault: Any) -> Any:
+    """What is wrong with a spec or setting: OTP's word, with the value where there is one."""
+    if isinstance(fault, tuple):
+        return [{"id": child_id} for child_id in fault]
+    value = fault.value
+    if fault.code.startswith("missing_"):
+        return fault.code
+    if fault.code == "invalid_shutdown":
+        value = to_milliseconds(value)
+    return {fault.code: value}
+
+
+def to_milliseconds(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return round(value * 1000)
+    return value
+
+
+def to_seconds(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value / 1000
+    return value
+
+
+def known(what: str, given: Mapping[str, Any], keys: set[str]) -> None:
+    unknown = set(given) - keys
+    if unknown:
+        raise BadTrace(f"unknown key in {what}: {', '.join(sorted(unknown))}")
+
+
+# -- the actors ----------------------------------------------------------------------------------
+
+
+class World:
+    """What all actors of a scenario share: events, start attempts, plans, refs."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.lock = threading.Lock()
+        self.events: list[dict[str, Any]] = []
+        self.attempts: dict[str, int] = {}
+        self.plans: dict[str, tuple[int, list[Any]]] = {}
+        self.labels: dict[Any, str] = {}
+        self.refs: dict[str, Any] = {}
+        """The last incarnation of each id."""
+        self.supervisors: list[Any] = []
+
+    def note(self, **event: Any) -> None:
+        with self.lock:
+            self.events.append(event)
+
+    def next_attempt(self, child_id: str) -> int:
+        with self.lock:
+            self.attempts[child_id] = self.attempts.get(child_id, 0) + 1
+            return self.attempts[child_id]
+
+    def outcome(self, child_id: str, n: int, plan: list[Any]) -> Any:
+        since, plan = self.plans.get(child_id, (0, plan))
+        return plan[min(n - since, len(plan)) - 1]
+
+    def born(self, ref: Any, child_id: str, n: int) -> None:
+        """From now on this incarnation's end is noted, in the moment in which it happens."""
+        self.labels[ref] = f"{child_id}#{n}"
+        self.refs[child_id] = ref
+        ref.on_exit(
+            lambda reason: self.note(ev="exit", id=child_id, n=n, reason=from_reason(reason))
+        )
+
+    def label(self, ref: Any) -> Any:
+        return self.labels.get(ref, repr(ref)) if ref is not None else None
+
+
+def act(outcome: Any) -> Any:
+    """Do what an outcome of `init` says."""
+    if outcome == "ok":
+        return None
+    if outcome == "ignore":
+        return Ignore
+    if isinstance(outcome, dict) and len(outcome) == 1:
+        if "stop" in outcome or "exit" in outcome:
+            raise ExitActor(to_reason(next(iter(outcome.values()))))
+        if "raise" in outcome:
+            raise Crash(to_reason(outcome["raise"]))
+    raise BadTrace(f"unknown outcome {outcome!r}")
+
+
+class Worker(Actor):
+    """A child that notes its start, its end, and the Exits that it gets."""
+
+    otp_shutdown = True
+
+    def __init__(self, world: World, behaviour: Mapping[str, Any], child_id: str) -> None:
+        super().__init__()
+        known("behaviour", behaviour, BEHAVIOUR_KEYS)
+        self.world, self.behaviour, self.child_id = world, behaviour, child_id
+        self.trap_exit = behaviour.get("trap_exit", False)
+
+    def on_start(self) -> Any:
+        world, child_id = self.world, self.child_id
+        self.n = world.next_attempt(child_id)
+        outcome = world.outcome(child_id, self.n, self.behaviour.get("init", ["ok"]))
+        world.note(ev="init", id=child_id, n=self.n, outcome=outcome)
+        if outcome == "ok":
+            world.born(self.actor_ref, child_id, self.n)
+        return act(outcome)
+
+    def on_stop(self) -> None:
+        reason = from_reason(self.exit_reason)
+        self.world.note(ev="terminate", id=self.child_id, n=self.n, reason=reason)
+        plan = self.behaviour.get("on_terminate", "ok")
+        if plan == "ok":
+            return
+        if plan == "hang":
+            self.world.stage.hang()
+        elif isinstance(plan, dict) and set(plan) == {"sleep"}:
+            self.world.stage.sleep(plan["sleep"] / 1000)
+        elif isinstance(plan, dict) and set(plan) == {"exit"}:
+            raise ExitActor(to_reason(plan["exit"]))
+        else:
+            raise BadTrace(f"unknown on_terminate {plan!r}")
+
+    def on_failure(self, *_: Any) -> None:
+        self.on_stop()
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, Exit):
+            reason = from_reason(message.reason)
+            self.world.note(ev="info_exit", id=self.child_id, reason=reason)
+        elif isinstance(message, Die):
+            message.carry_out(self)
+
+
+class Die:
+    """The order to end from inside."""
+
+    def __init__(self, how: str, reason: Any) -> None:
+        self.how, self.reason = how, reason
+
+    def carry_out(self, actor: Actor) -> None:
+        if self.how == "exit":
+            raise ExitActor(to_reason(self.reason))
+        if self.how == "error":
+            raise Crash(to_reason(self.reason))
+        actor.stop(to_reason(self.reason))
+
+
+class _Noted(Supervisor):
+    """A supervisor that notes its start and its end."""
+
+    otp_shutdown = True
+    world: World
+    child_id: str
+    ignored: bool
+
+    def on_start(self) -> Any:
+        self.n = self.world.next_attempt(self.child_id)
+        self.world.note(ev="init", id=self.child_id, n=self.n, outcome="ok")
+        self.world.born(self.actor_ref, self.child_id, self.n)
+        self.world.supervisors.append(self.actor_ref)
+        return Ignore if self.ignored else super().on_start()
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, Die):
+            return message.carry_out(self)
+        return super().on_receive(message)
+
+
+class NotedSupervisor(_Noted):
+    pass
+
+
+class NotedDynamicSupervisor(_Noted, DynamicSupervisor):
+    pass
+
+
+def start_of(world: World, spec: Mapping[str, Any], child_id: str) -> Any:
+    """The actor class of a child, with its arguments."""
+    if "supervisor" in spec:
+        return functools.partial(make_supervisor(world, spec["supervisor"], child_id))
+    return functools.partial(Worker, world, spec.get("behaviour", {}), child_id)
+
+
+def make_supervisor(world: World, settings: Mapping[str, Any], name: str) -> Any:
+    """A supervisor class with its arguments filled in."""
+    known("supervisor", settings, SUPERVISOR_KEYS)
+    returns = settings.get("init_returns")
+    if returns not in (None, "ignore"):
+        raise BadTrace(f"unknown init_returns {returns!r}")
+    dynamic = settings.get("strategy") == "simple_one_for_one"
+    base = NotedDynamicSupervisor if dynamic else NotedSupervisor
+    fields = {"world": world, "child_id": name, "ignored": returns == "ignore"}
+    cls: Any = type(base.__name__, (base,), fields)
+    renamed = {"intensity": "max_restarts", "period": "max_seconds"}
+    options = {
+        renamed.get(key, key): settings[key]
+        for key in ("strategy", "intensity", "period", "auto_shutdown")
+        if key in settings
+    }
+    children = settings.get("children", [])
+    if not dynamic:
+        return functools.partial(cls, [make_spec(world, c) for c in children], **options)
+    del options["strategy"]
+    templates = [make_template(world, child) for child in children]
+    return functools.partial(cls, templates[0] if len(templates) == 1 else templates, **options)
+
+
+def make_spec(world: World, child: Mapping[str, Any]) -> dict[str, Any]:
+    """A child spec as a mapping, with the keys that the scenario gives."""
+    known("child", child, CHILD_KEYS)
+    spec = {k: child[k] for k in ("id", "restart", "type", "significant") if k in child}
+    if "shutdown" in child:
+        spec["shutdown"] = to_seconds(child["shutdown"])
+    spec["start"] = start_of(world, child, child["id"])
+    for key in child.get("omit", ()):
+        spec.pop(key, None)
+    return spec
+
+
+def make_template(world: World, child: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a dynamic child, whose id is the first argument of its start."""
+    spec = make_spec(world, child)
+    if "start" in spec and "supervisor" not in child:
+        spec["start"] = functools.partial(DynamicWorker, world, child.get("behaviour", {}))
+    return spec
+
+
+class DynamicWorker(Worker):
+    """A worker with any number of arguments; the first is its id."""
+
+    def __init__(
+        self, world: World, behaviour: Mapping[str, Any], child_id: str = "undefined", *_: Any
+    ) -> None:
+        super().__init__(world, behaviour, child_id)
+
+
+class Outsider(Actor):
+    """The root's parent, or a stranger: starts the tree, sends signals, notes nothing."""
+
+    trap_exit = True
+
+    def on_receive(self, message: Any) -> Any:
+        if isinstance(message, Exit):
+            return None
+        kind, what, *rest = message
+        if kind == "start":
+            try:
+                starter = what.func.options(parent=self.actor_ref)
+                return starter.start(*what.args, **what.keywords)
+            except StartFailed as failed:
+                raise Reply(failed) from None
+        reason = to_reason(rest[0])
+        return what.exit(reason)
+
+
+# -- the scenario --------------------------------------------------------------------------------
+
+
+class SupervisionScenario(Scenario):
+    """Plays a scenario of the family; its subject is the root supervisor."""
+
+    def __init__(self, line: Mapping[str, Any], stage: Stage) -> None:
+        super().__init__(line, stage)
+        self.world = World(stage)
+        self.parent = Outsider.start()
+        self.stranger = Outsider.start()
+        self.root: Any = None
+
+    def play(self, step: Mapping[str, Any]) -> dict[str, Any]:
+        self.world.events = []
+        result = self.call({k: v for k, v in step.items() if k != "nosettle"})
+        self.settle(ask_supervisors=not step.get("nosettle"))
+        return {"result": result, "events": list(self.world.events)}
+
+    def settle(self, *, ask_supervisors: bool = True) -> None:
+        """Wait until all is quiet: supervisors answer, and nobody whom they list is on the way."""
+        world, stage = self.world, self.stage
+        while True:
+            refs = list(world.labels)
+            quiet = not ask_supervisors or all(map(self.has_settled, list(world.supervisors)))
+            if self.root is not None and not self.root.is_alive():
+                for ref in refs:
+                    stage.end_of(ref)
+            if quiet and stage.rest(refs) and len(world.labels) == len(refs):
+                return
+
+    def has_settled(self, ref: Any) -> bool:
+        if not ref.is_alive():
+            self.stage.end_of(ref)
+            return True
+        try:
+            children = self.stage.wait(supervision.which_children(ref))
+        except ActorDied:
+            return False
+        for info in children:
+            if info.child == "restarting":
+                return False
+            if info.child is not None and not info.child.is_alive():
+                self.stage.end_of(info.child)
+                return False
+        return True
+
+    def request(self, function: Any, *args: Any) -> Any:
+        """Ask the root; the answer's value, or `{"error": …}`."""
+        if self.root is None:
+            raise BadTrace("the supervisor has not been started")
+        try:
+            return self.stage.wait(function(self.root, *args))
+        except supervision.InvalidChildSpec as fault:
+            return {"error": from_fault(fault)}
+        except supervision.ChildRequestError as refused:
+            if refused.code == "already_started":
+                return {"error": {"already_started": self.world.label(refused.ref)}}
+            return {"error": refused.code}
+        except (StartFailed, ActorDied) as failed:
+            return {"error": from_reason(failed.reason)}
+        except RequestError as refused:
+            return {"error": refused.code}
+
+    def started(self, answer: Any) -> Any:
+        return answer if isinstance(answer, dict) else {"ok": self.world.label(answer)}
+
+    def done(self, answer: Any) -> Any:
+        return "ok" if answer is None else answer
+
+    def target(self, child: str | None, pid_of: str | None) -> Any:
+        if (child is None) == (pid_of is None):
+            raise BadTrace("a step names a child either by `child` or by `pid_of`")
+        return child if pid_of is None else self.ref(pid_of)
+
+    def ref(self, child_id: str) -> Any:
+        if child_id not in self.world.refs:
+            raise BadTrace(f"{child_id!r} was never started")
+        return self.world.refs[child_id]
+
+    # Steps.
+
+    def op_start(self) -> Any:
+        settings = self.line["scenario"]["supervisor"]
+        start = make_supervisor(self.world, settings, "root")
+        try:
+            ref = self.stage.wait(self.parent.call(("start", start), timeout=None))
+        except (StartFailed, ActorDied) as failed:
+            return {"error": from_reason(failed.reason)}
+        if ref is Ignore:
+            return "ignore"
+        self.root = ref
+        return "ok"
+
+    def op_crash(self, child: str, how: str, reason: Any, survives: bool = False) -> str:
+        ref = self.ref(child)
+        if how == "signal":
+            self.stage.wait(self.stranger.call(("exit", ref, reason)))
+        elif how in ("exit", "error", "stop"):
+            ref.tell(Die(how, reason))
+        else:
+            raise BadTrace(f"unknown way to crash {how!r}")
+        if not survives:
+            self.stage.end_of(ref)
+        return "ok"
+
+    def op_crash_many(self, children: list[str]) -> str:
+        self.stage.wait(self.root.suspend())
+        for child in children:
+            ref = self.ref(child)
+            ref.kill()
+            self.stage.end_of(ref)
+        self.stage.wait(self.root.resume())
+        return "ok"
+
+    def op_set_init(self, child: str, plan: list[Any]) -> str:
+        self.world.plans[child] = (self.world.attempts.get(child, 0), plan)
+        return "ok"
+
+    def op_terminate_child(self, child: str | None = None, pid_of: str | None = None) -> Any:
+        target = self.target(child, pid_of)
+        return self.done(self.request(supervision.terminate_child, target))
+
+    def op_restart_child(self, child: str | None = None, pid_of: str | None = None) -> Any:
+        return self.started(self.request(supervision.restart_child, self.target(child, pid_of)))
+
+    def op_delete_child(self, child: str | None = None, pid_of: str | None = None) -> Any:
+        return self.done(self.request(supervision.delete_child, self.target(child, pid_of)))
+
+    def op_get_childspec(self, child: str | None = None, pid_of: str | None = None) -> Any:
+        spec = self.request(supervision.get_childspec, self.target(child, pid_of))
+        if isinstance(spec, dict):
+            return spec
+        return {
+            "ok": {
+                "id": spec.id,
+                "restart": spec.restart,
+                "shutdown": to_milliseconds(spec.shutdown),
+                "significant": spec.significant,
+                "type": spec.type,
+            }
+        }
+
+    def op_start_child(self, spec: Any = None, args: list[Any] | None = None) -> Any:
+        if (spec is None) == (args is None):
+            raise BadTrace("start_child takes either `spec` or `args`")
+        given = args if args is not None else [make_spec(self.world, spec)]
+        return self.started(self.request(supervision.start_child, *given))
+
+    def op_which_children(self) -> Any:
+        answer = self.request(supervision.which_children)
+        return answer if isinstance(answer, dict) else [self.node(info) for info in answer]
+
+    def op_count_children(self) -> Any:
+        count = self.request(supervision.count_children)
+        if isinstance(count, dict):
+            return count
+        return {key: getattr(count, key) for key in ("specs", "active", "supervisors", "workers")}
+
+    def op_check_childspecs(self, specs: list[Any], auto_shutdown: Any = None) -> Any:
+        given = [make_spec(self.world, spec) for spec in specs]
+        try:
+            supervision.check_childspecs(given, auto_shutdown)
+        except supervision.InvalidChildSpec as fault:
+            return {"error": from_fault(fault)}
+        return "ok"
+
+    def op_signal_supervisor(
+        self, reason: Any, from_: str | None = None, survives: bool = False
+    ) -> str:
+        if from_ not in (None, "stranger"):
+            raise BadTrace(f"unknown sender {from_!r}")
+        sender = self.parent if from_ is None else self.stranger
+        self.stage.wait(sender.call(("exit", self.root, reason)))
+        if not survives:
+            self.stage.end_of(self.root)
+        return "ok"
+
+    def op_sleep(self, ms: float) -> str:
+        self.stage.sleep(ms / 1000)
+        return "ok"
+
+    def op_align(self) -> str:
+        now = self.stage.now
+        self.stage.sleep(math.floor(now) + 1.02 - now)
+        return "ok"
+
+    # What is there at the end.
+
+    def node(self, info: ChildInfo) -> dict[str, Any]:
+        child = info.child if isinstance(info.child, str) else self.world.label(info.child)
+        return {"id": info.id, "type": info.type, "child": child}
+
+    def tree(self, ref: Any) -> list[dict[str, Any]]:
+        nodes = []
+        for info in reversed(self.stage.wait(supervision.which_children(ref))):
+            node = self.node(info)
+            if info.child in self.world.supervisors:
+                node["children"] = self.tree(info.child)
+            nodes.append(node)
+        return nodes
+
+    def final(self) -> dict[str, Any]:
+        if self.root is None:
+            return {"root": "not_started"}
+        if not self.root.is_alive():
+            return {"root": "dead", "reason": from_reason(self.root.exit_reason)}
+        return {"root": "alive", "tree": self.tree(self.root)}
+
+
+def run_scenario(line: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
+    """Play one scenario; returns what was seen in the shape of its trace."""
+    return SupervisionScenario(line, stage).run()
