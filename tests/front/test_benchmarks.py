@@ -26,7 +26,6 @@ from keepwell.benchmarks.measure import measure
 from keepwell.benchmarks.report import Report
 from keepwell.terminal import Style
 
-
 pytestmark = pytest.mark.usefixtures("without_collection")
 
 
