@@ -1,0 +1,506 @@
+"""Conversations on disk: the table of a `DiskStore`.
+
+The problem: 64 conversations that append at once touch 64 places of a B-tree, and a commit writes
+(and copies) a page for each. The way taken: a commit writes *one* row, the whole batch, to the
+table `log`, ascending; every so often a commit also moves the waiting batches to the
+conversations' own rows, sorted, so that a page takes many records at once, and deletes them from
+`log`. Until then they are served from memory, where the hot tails are anyway, and opening finds
+them again: what is in `log` is bounded, so opening takes the same time for any size of store. All
+of it in LMDB transactions, so every crash leaves one of the two states. Ways rejected: rows at
+once (0.5 to 0.7 of raw LMDB's speed), a file log in front of LMDB (faster, but with a second
+format, a second recovery and stalls when it is emptied).
+
+Tables: `meta` (format, numbers, names), `log` (batch number -> batch), `rows` (records),
+`heads` (id -> head, of conversations that have records), `cleared` (id -> tombstone with the epoch,
+of those that have none), `ids` (append ids), `systems` (seqs of system messages), `sweeps` (what
+is to be deleted, and when).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import lmdb
+
+from ..actors.failpoint import failpoint
+from .codec import decode, encode
+from .conversation import Conversation, empty_view
+from .conversation_id import TEMPORARY_PREFIX
+from .engine import Engine
+from .environment import MAP_SIZE, Durability, Environment, Transaction
+from .errors import DamagedStore, ForeignFormat, NewerFormat
+from .ledger import Cleared, Plan, Stage, Written
+from .pending import Pending, pack_batch, unpack_batch
+from .record import ConversationInfo, Record
+from .request import Clear, Request
+from .row import (
+    HEADER,
+    ID_VALUE,
+    NUMBER_KEY,
+    ROW_KEY,
+    SPOKEN,
+    SYSTEM,
+    IdEntry,
+    head_of,
+    header_of,
+    id_key,
+    info_of_head,
+    pack_head,
+    record_of,
+)
+from .sweep import schedule, sweep
+
+FORMAT = 1
+"""Format of the directory. Written once, checked at every open (DS-6)."""
+
+MAGIC = b"keepwell conversations"
+
+CACHE_BYTES = 64 << 20
+"""Default bound of the decoded tails kept in memory."""
+
+MOVE_BATCHES = 64
+MOVE_BYTES = 1 << 20
+MOVE_RECORDS = 4096
+"""A commit moves the waiting batches when there are so many, or so much, of them."""
+
+SWEEP_STEP = 2000
+"""Most rows deleted in one step of sweeping."""
+
+# Told apart from other processes, and from a later process with the same pid.
+_PROCESS = secrets.token_bytes(8)
+
+
+class Tables(NamedTuple):
+    """The named LMDB tables of a store, see the essay above."""
+
+    meta: Any
+    log: Any
+    rows: Any
+    heads: Any
+    cleared: Any
+    ids: Any
+    systems: Any
+    sweeps: Any
+
+
+class DiskEngine(Engine):
+    """Conversations in an LMDB environment.
+
+    Raises what `Environment` raises, and `ForeignFormat`, `NewerFormat`, `DamagedStore`. A crash at
+    any instant leaves the acknowledged records, and whole batches that were not acknowledged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power",
+                 readonly: bool = False, cache_bytes: int = CACHE_BYTES, map_size: int = MAP_SIZE,
+                 wall: Callable[[], float] = time.time) -> None:
+        super().__init__(wall=wall)
+        self.cache_bytes = cache_bytes
+        failpoint("store.open.begin")
+        self.environment = Environment(path, durability=durability, readonly=readonly,
+                                       map_size=map_size)
+        self.path = self.environment.path
+        try:
+            self._open()
+        except lmdb.Error as problem:
+            self.close()
+            raise DamagedStore(self.path, str(problem)) from problem
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        environment = self.environment
+        self.pending = Pending()
+        self._counters: dict[int, str] = {}
+        self._codes: dict[str, int] = {}
+        self._numbers = 0
+        self._batch_bytes = 0
+        self._loading = False
+        self._sweep_at: float | None = 0.0
+        if not environment.fresh:
+            self._check_format()
+        self._tables = Tables._make(environment.table(name.encode()) for name in Tables._fields)
+        if environment.fresh and not environment.readonly:
+            environment.write(self._format)
+        self._read_state()
+        failpoint("store.open.end")
+        if not environment.readonly:
+            self._drop_temporary()
+
+    def _check_format(self) -> None:
+        environment = self.environment
+        try:
+            meta = environment.table(b"meta", create=False)
+        except lmdb.NotFoundError:
+            if not environment.readonly and environment.env.stat()["entries"] == 0:
+                environment.fresh = True  # killed between making the file and the first commit
+                return
+            raise ForeignFormat(self.path, "its LMDB file is not one of keepwell's") from None
+        with environment.read() as txn:
+            magic, form = txn.get(b"magic", db=meta), txn.get(b"format", db=meta)
+        if magic is None and form is None:
+            environment.fresh = True
+            return
+        if magic != MAGIC or form is None or not form.isdigit():
+            raise ForeignFormat(self.path, "its LMDB file is not one of keepwell's")
+        if int(form) > FORMAT:
+            raise NewerFormat(self.path, int(form), FORMAT)
+
+    def _format(self, txn: Transaction) -> bool:
+        txn.put(b"magic", MAGIC, db=self._tables.meta)
+        txn.put(b"format", b"%d" % FORMAT, db=self._tables.meta)
+        return True
+
+    def _read_state(self) -> None:
+        """Load what the next commit needs: numbers, names, and the batches not yet moved."""
+        with self.environment.read() as txn:
+            self._last_txn = txn.id()
+            self._numbers = int(txn.get(b"numbers", b"0", db=self._tables.meta))
+            self._process = txn.get(b"process", b"", db=self._tables.meta)
+            for name, code in decode(txn.get(b"counters", encode(()), db=self._tables.meta)):
+                self._counters[code], self._codes[name] = name, code
+            batches = [(NUMBER_KEY.unpack(key)[0], value)
+                       for key, value in txn.cursor(db=self._tables.log)]
+        for place, value in batches:
+            failpoint("store.open.batch")
+            try:
+                for entry in unpack_batch(value, self._counters, self._recall):
+                    self._numbers = max(self._numbers, entry.conversation.number)
+                    self._apply(entry)
+                    self.pending.add(entry)
+            except ValueError as problem:
+                raise DamagedStore(self.path, f"batch {place} cannot be read ({problem})") \
+                    from problem
+            self.pending.keep(place, len(value))
+
+    def _recall(self, conversation_id: str, key: bytes, number: int) -> Conversation:
+        conversation = self._lookup(key)
+        return conversation or Conversation(conversation_id, key, number, empty_view())
+
+    def _apply(self, entry: Written | Cleared) -> None:
+        conversation = entry.conversation
+        with self._lock:
+            if conversation.key not in self._known:
+                self._admit(conversation)
+            conversation.dirty = True
+            if type(entry) is Written:
+                self._extend(entry, conversation)
+            else:
+                conversation.reset(entry.epoch)
+
+    def _drop_temporary(self) -> None:
+        """Clear what invocations of an ended process left behind (KF-8)."""
+        if self._process == _PROCESS:
+            return
+        while True:
+            found = self._page(TEMPORARY_PREFIX.encode(), None, 1000)
+            if not found:
+                break
+            self.commit([Clear(info.conversation_id) for info in found])
+        self._process = _PROCESS
+        self.environment.write(self._note_process)
+
+    def _note_process(self, txn: Transaction) -> bool:
+        txn.put(b"process", _PROCESS, db=self._tables.meta)
+        return True
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def commit(self, requests: Sequence[Request]) -> list[Any]:
+        """Decide and write requests in one transaction; see `Engine.commit`.
+
+        Raises `DiskFull` if the batch found no room (nothing is written, the table is fine), any
+        other error if the outcome is unknown.
+        """
+        failpoint("store.commit.begin")
+        plan: Plan | None = None
+        moved = False
+
+        def work(txn: Transaction) -> bool:
+            nonlocal plan, moved
+
+            def find_id(number: int, append_id: bytes) -> IdEntry | None:
+                return self.pending.ids.get((number, append_id)) or self._stored_id(
+                    txn.get(id_key(number, append_id), db=self._tables.ids))
+
+            plan = Plan(int(self._wall() * 1e6), self._find, self._number, find_id)
+            for request in requests:
+                plan.take(request)
+            if not plan.entries:
+                return False
+            failpoint("store.commit.planned")
+            moved = self._write(txn, plan)
+            return True
+
+        numbers = self._numbers
+        try:
+            self.environment.write(work)
+        except BaseException:
+            self._numbers = numbers
+            for entry in plan.entries if plan is not None else ():
+                conversation = entry.conversation
+                if not conversation.dirty and conversation.view.epoch == conversation.stored == 0:
+                    conversation.number = 0  # it does not exist after all
+            raise
+        assert plan is not None
+        if plan.entries:
+            self._publish_commit(plan, moved)
+        failpoint("store.commit.published")
+        return plan.answers
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _write(self, txn: Transaction, plan: Plan) -> bool:
+        """Write a plan as one row of the log, or move everything; True if it moved."""
+        entries, pending = plan.entries, self.pending
+        size = 0
+        for entry in entries:
+            if type(entry) is Written:
+                size += entry.request.size
+                if entry.request.counter not in self._codes:
+                    self._name_counter(txn, entry.request.counter)
+        if (len(pending.places) >= MOVE_BATCHES or pending.bytes + size > MOVE_BYTES
+                or pending.records > MOVE_RECORDS):
+            failpoint("store.move.begin")
+            self._move(txn, [*pending.entries, *entries], plan)
+            failpoint("store.move.end")
+            return True
+        value = pack_batch(entries, plan.micros, self._codes)
+        self._batch_bytes = len(value)
+        txn.put(NUMBER_KEY.pack(pending.next_place), value, db=self._tables.log, append=True)
+        return False
+
+    def _publish_commit(self, plan: Plan, moved: bool) -> None:
+        """Bring memory in line with the table, whose transaction has succeeded."""
+        pending = self.pending
+        with self._lock:
+            if moved:
+                settled = [*pending.entries, *plan.entries]
+                pending.clear()
+                self._publish(plan)
+                for entry in settled:
+                    conversation = entry.conversation
+                    conversation.dirty = False
+                    conversation.stored = conversation.view.cursor
+                    if type(entry) is Cleared:
+                        self._sweep_at = 0.0
+                return
+            for entry in plan.entries:
+                pending.add(entry)
+                entry.conversation.dirty = True
+            pending.keep(pending.next_place, self._batch_bytes)
+            self._publish(plan)
+
+    def _name_counter(self, txn: Transaction, name: str) -> None:
+        code = len(self._codes) + 1
+        if code > 255:
+            raise ValueError("a store knows at most 255 token counters")
+        self._codes[name], self._counters[code] = code, name
+        txn.put(b"counters", encode(tuple(self._codes.items())), db=self._tables.meta)
+
+    def _move(self, txn: Transaction, entries: Sequence[Written | Cleared],
+              plan: Plan | None) -> None:
+        """Write entries to the conversations' rows and take their batches out of the log."""
+        tables = self._tables
+        rows: list[tuple[bytes, bytes]] = []
+        ids: list[tuple[bytes, bytes]] = []
+        systems: list[tuple[bytes, bytes]] = []
+        touched: dict[bytes, Conversation] = {}
+        for entry in entries:
+            touched[entry.conversation.key] = entry.conversation
+            if type(entry) is Written:
+                self._pack(entry, rows, ids, systems)
+            elif type(entry) is Cleared:
+                schedule(txn, tables.sweeps, entry)
+        for table, items in ((tables.rows, rows), (tables.ids, ids), (tables.systems, systems)):
+            if items:
+                items.sort()
+                with txn.cursor(db=table) as cursor:
+                    cursor.putmulti(items)
+        for key in sorted(touched):
+            conversation = touched[key]
+            stage = plan.stages.get(key) if plan is not None else None
+            state = stage or Stage(conversation)
+            value = pack_head(conversation.conversation_id, conversation.number, state)
+            if state.cursor:
+                txn.put(key, value, db=tables.heads)
+                txn.delete(key, db=tables.cleared)
+            else:
+                txn.put(key, value, db=tables.cleared)
+                txn.delete(key, db=tables.heads)
+        for place in self.pending.places:
+            txn.delete(NUMBER_KEY.pack(place), db=tables.log)
+        txn.put(b"numbers", b"%d" % self._numbers, db=tables.meta)
+
+    def _pack(self, entry: Written, rows: list[tuple[bytes, bytes]],
+              ids: list[tuple[bytes, bytes]], systems: list[tuple[bytes, bytes]]) -> None:
+        request, number, epoch = entry.request, entry.conversation.number, entry.epoch
+        code = self._codes[request.counter]
+        messages, tokens = entry.count_before, entry.tokens_before
+        seq, micros = entry.first_seq, entry.micros
+        for message, body, check, count in zip(request.messages, request.bodies, request.checks,
+                                               request.tokens, strict=True):
+            flags = 0
+            key = ROW_KEY.pack(number, epoch, seq)
+            tokens += count
+            if message is not None:
+                messages += 1
+                flags = SPOKEN
+                if message.role == "system":
+                    flags = SPOKEN | SYSTEM
+                    systems.append((key, b"\1"))
+            rows.append((key, HEADER.pack(check, flags, code, count, messages, tokens, micros)
+                         + body))
+            seq += 1
+        if entry.append_id is not None:
+            ids.append((id_key(number, entry.append_id),
+                        ID_VALUE.pack(epoch, entry.first_seq, len(request.bodies), micros)
+                        + request.digest))
+
+    @staticmethod
+    def _stored_id(value: bytes | None) -> IdEntry | None:
+        if value is None:
+            return None
+        epoch, first, count, _ = ID_VALUE.unpack_from(value)
+        return IdEntry(epoch, first, count, value[ID_VALUE.size:])
+
+    def maintain(self) -> bool:
+        """Sweep a bounded part of what was cleared; True if there is more to do now."""
+        if self._sweep_at is None or self._sweep_at > self._wall() or self.environment.readonly:
+            return False
+        failpoint("store.sweep")
+        due: int | None = None
+
+        def work(txn: Transaction) -> bool:
+            nonlocal due
+            done, due = sweep(txn, self._tables, int(self._wall() * 1e6), SWEEP_STEP)
+            return done > 0
+
+        self.environment.write(work)
+        self._sweep_at = at = None if due is None else due / 1e6
+        return at is not None and at <= self._wall()
+
+    def settle(self) -> None:
+        """Move all waiting batches now."""
+        if self.pending.entries:
+            def work(txn: Transaction) -> bool:
+                self._move(txn, self.pending.entries, None)
+                return True
+
+            self.environment.write(work)
+            with self._lock:
+                for entry in self.pending.entries:
+                    entry.conversation.dirty = False
+                    entry.conversation.stored = entry.conversation.view.cursor
+                self.pending.clear()
+            self._sweep_at = 0.0
+
+    def sync(self) -> None:
+        """Flush what was committed: with durability "process" it then survives a power cut too."""
+        self.environment.sync()
+
+    def close(self) -> None:
+        """Unmap the file and release the directory; idempotent."""
+        self.environment.close()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _lookup(self, key: bytes) -> Conversation | None:
+        if self.environment.readonly:
+            self._refresh()
+        return super()._lookup(key)
+
+    def _refresh(self) -> None:
+        """Read-only: take up what the owner, another process, has committed since."""
+        with self._lock:
+            if not self._loading and self.environment.last_txn() != self._last_txn:
+                self._known.clear()
+                self._clock.clear()
+                self._hot = 0
+                self.pending = Pending()
+                self._loading = True
+                try:
+                    self._read_state()
+                finally:
+                    self._loading = False
+
+    def _load(self, key: bytes) -> Conversation | None:
+        with self.environment.read() as txn:
+            value = txn.get(key, db=self._tables.heads) or txn.get(key, db=self._tables.cleared)
+        if value is None:
+            return None
+        head = head_of(value, self.path)
+        view = empty_view(head.epoch)._replace(
+            cursor=head.cursor, total=head.total, tokens=head.tokens, base=head.cursor + 1,
+            unseen=head.total, created=head.created, updated=head.updated)
+        return Conversation(head.conversation_id, key, head.number, view)
+
+    def _rows(self, conversation: Conversation, epoch: int, first: int,
+              last: int) -> tuple[list[Record], int]:
+        number, seq, size = conversation.number, first, 0
+        stop = ROW_KEY.pack(number, epoch, last)
+        values = []
+        with self.environment.read() as txn, txn.cursor(db=self._tables.rows) as cursor:
+            if cursor.set_range(ROW_KEY.pack(number, epoch, first)):
+                for key, value in cursor:
+                    if key > stop:
+                        break
+                    values.append((key, value))
+        records = []
+        for key, value in values:
+            if ROW_KEY.unpack(key)[2] != seq:
+                break
+            try:
+                records.append(record_of(value, seq, self._counters))
+            except ValueError as problem:
+                raise DamagedStore(self.path, str(problem), seq=seq,
+                                   conversation_id=conversation.conversation_id) from problem
+            size += len(value)
+            seq += 1
+        return records, size
+
+    def _count_at(self, conversation: Conversation, epoch: int, seq: int) -> int | None:
+        with self.environment.read() as txn:
+            value = txn.get(ROW_KEY.pack(conversation.number, epoch, seq), db=self._tables.rows)
+        return None if value is None else header_of(value).messages_so_far
+
+    def _system_seqs(self, conversation: Conversation, epoch: int, upto: int) -> list[int]:
+        stop = ROW_KEY.pack(conversation.number, epoch, upto)
+        seqs = []
+        with self.environment.read() as txn, txn.cursor(db=self._tables.systems) as cursor:
+            if cursor.set_range(ROW_KEY.pack(conversation.number, epoch, 0)):
+                for key in cursor.iternext(values=False):
+                    if key > stop:
+                        break
+                    seqs.append(ROW_KEY.unpack(key)[2])
+        return seqs
+
+    def _page(self, prefix: bytes, after: bytes | None, limit: int) -> list[ConversationInfo]:
+        if self.environment.readonly:
+            self._refresh()
+        # First what waits in memory, then the table: what is moved in between is seen twice, not
+        # never.
+        with self._lock:
+            fresh = {key: conversation.info()
+                     for key, conversation in self.pending.conversations.items()
+                     if key.startswith(prefix) and (after is None or key > after)}
+        stored: dict[bytes, ConversationInfo] = {}
+        start = prefix if after is None or after < prefix else after
+        with self.environment.read() as txn, txn.cursor(db=self._tables.heads) as cursor:
+            if cursor.set_range(start) if start else cursor.first():
+                for key, value in cursor:
+                    if not key.startswith(prefix) or len(stored) >= limit:
+                        break
+                    if key == after or key in fresh:
+                        continue
+                    stored[key] = info_of_head(head_of(value, self.path))
+        merged = {**stored, **{key: info for key, info in fresh.items() if info.exists}}
+        return [merged[key] for key in sorted(merged)[:limit]]

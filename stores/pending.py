@@ -1,0 +1,93 @@
+"""Batches that are in the log table but not yet in the conversations' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from zlib import crc32
+
+from .codec import decode, decode_body, encode
+from .conversation import Conversation
+from .conversation_id import conversation_key
+from .ledger import Cleared, Written
+from .request import Append
+from .row import IdEntry
+
+_APPEND, _CLEAR = 0, 1
+
+Recall = Callable[[str, bytes, int], Conversation]
+"""Give the conversation of an id, its key and its number."""
+
+
+class Pending:
+    """What waits to be moved, in order: entries, their batches' places, append ids, conversations.
+
+    Changed by the owner only; `conversations` under the engine's lock, because listings read it.
+    """
+
+    __slots__ = ("bytes", "conversations", "entries", "ids", "next_place", "places", "records")
+
+    def __init__(self) -> None:
+        self.next_place = 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: it has been moved."""
+        self.entries: list[Written | Cleared] = []
+        self.places: list[int] = []
+        self.ids: dict[tuple[int, bytes], IdEntry] = {}
+        self.conversations: dict[bytes, Conversation] = {}
+        self.bytes = self.records = 0
+
+    def add(self, entry: Written | Cleared) -> None:
+        """Take an entry whose batch is committed."""
+        self.entries.append(entry)
+        conversation = entry.conversation
+        self.conversations[conversation.key] = conversation
+        if type(entry) is Written:
+            count = len(entry.request.bodies)
+            self.records += count
+            if entry.append_id is not None:
+                self.ids[conversation.number, entry.append_id] = IdEntry(
+                    entry.epoch, entry.first_seq, count, entry.request.digest)
+
+    def keep(self, place: int, size: int) -> None:
+        """Note that the batch of the entries added last is at `place`, and its bytes."""
+        self.places.append(place)
+        self.bytes += size
+        self.next_place = place + 1
+
+
+def pack_batch(entries: Sequence[Written | Cleared], micros: int,
+               codes: Mapping[str, int]) -> bytes:
+    """A batch as one value: CRC-32, then msgpack. Bodies are taken as the callers encoded them."""
+    packed: list[tuple[object, ...]] = []
+    for entry in entries:
+        conversation = entry.conversation
+        if type(entry) is Written:
+            request = entry.request
+            packed.append((_APPEND, conversation.conversation_id, conversation.number, entry.epoch,
+                           entry.first_seq, entry.append_id, request.digest, request.follows,
+                           codes[request.counter], request.tokens, request.bodies,
+                           entry.count_before, entry.tokens_before))
+        elif type(entry) is Cleared:
+            packed.append((_CLEAR, conversation.conversation_id, conversation.number, entry.epoch,
+                           entry.had_records))
+    value = encode((micros, packed))
+    return crc32(value).to_bytes(4, "big") + value
+
+
+def unpack_batch(value: bytes, counters: Mapping[int, str],
+                 recall: Recall) -> Iterator[Written | Cleared]:
+    """The entries of a batch, in order. Raises ValueError if it is damaged."""
+    if crc32(value[4:]) != int.from_bytes(value[:4], "big"):
+        raise ValueError("its checksum does not match")
+    micros, packed = decode(value[4:])
+    for kind, conversation_id, number, epoch, *rest in packed:
+        conversation = recall(conversation_id, conversation_key(conversation_id), number)
+        if kind == _CLEAR:
+            yield Cleared(conversation, epoch, rest[0], micros)
+            continue
+        first, append_id, digest, follows, code, tokens, bodies, count, total = rest
+        request = Append.restored(conversation_id, [decode_body(body) for body in bodies], bodies,
+                                  tokens, counters.get(code, "unknown"), digest, follows)
+        yield Written(request, conversation, epoch, first, append_id, count, total, micros)
