@@ -1,5 +1,7 @@
 """Tables, conversation stores, group commit, and the shape of a message (floor 3)."""
 
+from .contract import ConversationStore
+from .disk_store import DiskStore
 from .errors import (
     AppendConflict,
     CursorConflict,
@@ -18,17 +20,22 @@ from .errors import (
     StoreUnavailable,
 )
 from .grouping import Group, Grouping, grouped
+from .memory_store import MemoryStore
 from .message import Message, ToolCall
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
-from .token_counter import NoCounter, TokenCounter
+from .store import Store
+from .store_handle import StoreHandle
+from .token_counter import NoCounter, TokenCounter, default_counter
 
 __all__ = [
     "AppendConflict",
     "Appended",
     "ConversationInfo",
+    "ConversationStore",
     "CursorConflict",
     "DamagedStore",
     "DiskFull",
+    "DiskStore",
     "ForeignFormat",
     "ForkedStore",
     "Group",
@@ -36,6 +43,7 @@ __all__ = [
     "InvalidConversationId",
     "InvalidMessage",
     "Log",
+    "MemoryStore",
     "Message",
     "NewRecord",
     "NewerFormat",
@@ -44,11 +52,14 @@ __all__ = [
     "ReadOnlyStore",
     "Record",
     "StaleEpoch",
+    "Store",
     "StoreError",
+    "StoreHandle",
     "StoreInUse",
     "StoreUnavailable",
     "Tail",
     "TokenCounter",
     "ToolCall",
+    "default_counter",
     "grouped",
 ]

@@ -124,7 +124,8 @@ def decode_body(data: bytes | memoryview) -> tuple[Message | None, str | None, A
         turn_id, mark, *rest = fields
         if not rest:
             return None, turn_id, mark
-        role, content, calls, call_id, extra = (*rest, None, None, None)[:5]
+        role: int = rest[0]
+        content, calls, call_id, extra = (*rest[1:], None, None, None)[:4]
         return (
             Message._trusted(
                 ROLES[role],

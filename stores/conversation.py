@@ -18,7 +18,7 @@ from .message import Message
 from .record import ConversationInfo, Record
 
 RECORD_OVERHEAD = 600
-"""Bytes of memory that a decoded record takes beside its text; an estimate for the cache's bound."""
+"""Bytes that a decoded record takes beside its text; an estimate for the cache's bound."""
 
 EPOCH_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,8 +32,8 @@ class View(NamedTuple):
     """One state of a conversation, for readers; `total` counts its messages.
 
     `records` are those with seqs `base`…`cursor`, `spoken` those of them with a message, and
-    `unseen` messages are older than the tail; `messages` are those of `spoken`, `systems` the records
-    of system messages among them. The lists may be longer than the view: cut them at `cursor`.
+    `unseen` messages are older than the tail; `messages` are those of `spoken`, `systems` the
+    records of system messages among them. The lists may be longer than the view: cut them.
     """
 
     epoch: int

@@ -122,7 +122,7 @@ class DiskEngine(Engine):
         self._numbers = 0
         self._batch_bytes = 0
         self._loading = False
-        self._sweep_at: float | None = 0.0
+        self.sweep_due = 0.0
         if not environment.fresh:
             self._check_format()
         self._tables = Tables._make(environment.table(name.encode()) for name in Tables._fields)
@@ -212,7 +212,9 @@ class DiskEngine(Engine):
 
     # -- writing --------------------------------------------------------------------------------
 
-    def commit(self, requests: Sequence[Request]) -> list[Any]:
+    gathers = True
+
+    def commit(self, requests: Sequence[Request], owner: object = None) -> list[Any]:
         """Decide and write requests in one transaction; see `Engine.commit`.
 
         Raises `DiskFull` if the batch found no room (nothing is written, the table is fine), any
@@ -291,7 +293,7 @@ class DiskEngine(Engine):
                     conversation.dirty = False
                     conversation.stored = conversation.view.cursor
                     if type(entry) is Cleared:
-                        self._sweep_at = 0.0
+                        self.sweep_due = 0.0
                 return
             for entry in plan.entries:
                 pending.add(entry)
@@ -374,7 +376,7 @@ class DiskEngine(Engine):
 
     def maintain(self) -> bool:
         """Sweep a bounded part of what was cleared; True if there is more to do now."""
-        if self._sweep_at is None or self._sweep_at > self._wall() or self.environment.readonly:
+        if self.sweep_due is None or self.sweep_due > self._wall() or self.environment.readonly:
             return False
         failpoint("store.sweep")
         due: int | None = None
@@ -385,7 +387,7 @@ class DiskEngine(Engine):
             return done > 0
 
         self.environment.write(work)
-        self._sweep_at = at = None if due is None else due / 1e6
+        self.sweep_due = at = None if due is None else due / 1e6
         return at is not None and at <= self._wall()
 
     def settle(self) -> None:
@@ -401,11 +403,25 @@ class DiskEngine(Engine):
                     entry.conversation.dirty = False
                     entry.conversation.stored = entry.conversation.view.cursor
                 self.pending.clear()
-            self._sweep_at = 0.0
+            self.sweep_due = 0.0
 
     def sync(self) -> None:
         """Flush what was committed: with durability "process" it then survives a power cut too."""
         self.environment.sync()
+
+    def ready(self) -> Engine:
+        """This engine; raises `StoreUnavailable` if it is closed."""
+        _ = self.environment.env
+        return self
+
+    def fence(self) -> None:
+        """Keep the killed owner from its next transaction, and let go of the directory."""
+        self.environment.fence()
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for operators."""
+        return {**super().statistics(), "path": self.path, "waiting_batches":
+                len(self.pending.places), "durability": self.environment.durability}
 
     def close(self) -> None:
         """Unmap the file and release the directory; idempotent."""

@@ -34,6 +34,10 @@ CHUNK = 256
 _seq = attrgetter("seq")
 
 
+class LongRead(Exception):
+    """The read would take too long for an event loop's thread."""
+
+
 class Engine(ABC):
     """Reads and the publishing side; subclasses add the table."""
 
@@ -51,13 +55,35 @@ class Engine(ABC):
 
     # -- the table, by subclasses -----------------------------------------------------------
 
+    gathers = False
+    """Whether a commit costs so much that waiting a little for more requests pays."""
+
+    sweep_due: float | None = None
+    """When `maintain` has something to do, in seconds since 1970; None: nothing."""
+
     @abstractmethod
-    def commit(self, requests: Sequence[Request]) -> list[Any]:
+    def commit(self, requests: Sequence[Request], owner: object = None) -> list[Any]:
         """Decide and write requests in order, all in one transaction; one answer each.
 
         An answer is a result or an exception for that caller alone. Raises if the table itself
-        failed; then nothing was published.
+        failed, or if `owner` is no longer its owner (MS-3); then nothing was published.
         """
+
+    @abstractmethod
+    def fence(self) -> None:
+        """Keep the present owner, which was killed, from changing the table any more."""
+
+    def ready(self) -> Engine:
+        """This engine; raises `StoreUnavailable` if it is closed."""
+        return self
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Flush what was committed, where that is not done anyway."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for operators."""
+        return {"conversations_in_memory": len(self._known), "cached_bytes": self._hot}
 
     @abstractmethod
     def maintain(self) -> bool:
@@ -177,9 +203,12 @@ class Engine(ABC):
         conversation = self._lookup(conversation_key(conversation_id))
         return UNKNOWN if conversation is None else conversation.view
 
-    def get(self, conversation_id: str, last: int | None = None,
-            after: int | None = None) -> tuple[Message, ...]:
-        """Messages in log order (CS-1…3). Unknown ids give ()."""
+    def get(self, conversation_id: str, last: int | None = None, after: int | None = None,
+            most: int | None = None) -> tuple[Message, ...]:
+        """Messages in log order (CS-1…3). Unknown ids give ().
+
+        Raises `LongRead` if more than `most` of them would have to be decoded.
+        """
         if last is not None or after is not None:
             check_range(last, after)
         conversation = self._lookup(conversation_key(conversation_id))
@@ -193,14 +222,11 @@ class Engine(ABC):
             return ()
         unseen = view.unseen
         if start < unseen:
+            if most is not None and unseen - start > most:
+                raise LongRead
             records = self._spoken(conversation, view, start, view.total)
             return tuple([record.message for record in records if record.message is not None])
         return tuple(view.messages[start - unseen:view.total - unseen])
-
-    def estimate(self, conversation_id: str, last: int | None = None) -> int:
-        """How many records a read of the newest `last` messages would decode from the table."""
-        view = self.view(conversation_id)
-        return max(0, view.unseen if last is None else view.unseen - (view.total - last))
 
     def tail_within(self, conversation_id: str, max_tokens: int) -> Tail:
         """The longest suffix of messages whose tokens fit (CS-20); reads only what it returns."""
@@ -351,6 +377,26 @@ class Engine(ABC):
                 step = min(step * 2, CHUNK)
                 yield from reversed(self._spoken(conversation, view, low, stop))
             stop = low
+
+    def start_of(self, conversation_id: str, last: int | None, after: int | None,
+                 marks: bool) -> tuple[View, int]:
+        """A view, and the index of the first item of a read: a message, or with marks a record."""
+        conversation = self._lookup(conversation_key(conversation_id))
+        if conversation is None:
+            return UNKNOWN, 0
+        view = conversation.view
+        start = 0
+        if marks:
+            start = min(after or 0, view.cursor)
+            if last is not None and view.total > last:
+                # As many records as hold the newest `last` messages, and the marks among them.
+                first = view.cursor + 1 if last == 0 else \
+                    self.seq_of(conversation, view, view.total - last)
+                start = max(start, first - 1)
+            return view, start
+        if after:
+            start = self._index_after(conversation, view, after)
+        return view, start if last is None else max(start, view.total - last)
 
     def spoken(self, conversation_id: str, epoch: int, cursor: int, count: int, start: int,
                stop: int) -> list[Record]:

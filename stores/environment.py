@@ -69,6 +69,7 @@ class Environment:
         self.readonly = readonly
         self._pid = os.getpid()
         self.gate = threading.Lock()
+        self._writing = threading.Lock()
         self._env: lmdb.Environment | None = None
         self._lock: LockFile | None = None
         self._map_size = max(SMALLEST_MAP, map_size)
@@ -187,6 +188,10 @@ class Environment:
         """
         if self.readonly:
             raise ReadOnlyStore(self.path)
+        with self._writing:  # a fenced owner's environment is closed between its transactions
+            return self._write(work)
+
+    def _write(self, work: Callable[[Transaction], bool]) -> bool:
         while True:
             txn = self.env.begin(write=True)
             try:
@@ -231,9 +236,24 @@ class Environment:
         if not self.readonly:
             self.env.sync(True)
 
+    def fence(self) -> None:
+        """Refuse the owner's next transaction, and close as soon as its last one has ended.
+
+        For an owner that was killed: its thread may still be inside a transaction, which nothing
+        can interrupt. Then a thread waits for it; meanwhile the next open waits a while, too.
+        """
+        self.fenced = True
+        if self._lock is not None:
+            self._lock.leave()
+        if self._writing.acquire(blocking=False):
+            self._writing.release()
+            self.close()
+        else:
+            threading.Thread(target=self.close, name="keepwell-fenced", daemon=True).start()
+
     def close(self) -> None:
-        """Unmap and let the next owner in; idempotent. Not in a forked child: there it only forgets."""
-        with self.gate:
+        """Unmap and let the next owner in; idempotent. In a forked child it only forgets."""
+        with self._writing, self.gate:
             env, self._env = self._env, None
             if os.getpid() != self._pid:
                 return
@@ -272,7 +292,7 @@ def _make_directory(path: str) -> None:
 
 
 def _refuse_network(path: str) -> None:
-    """Refuse file systems whose maps and locks are not those of one machine, where Linux can tell."""
+    """Refuse file systems whose maps and locks are not those of one machine, if that shows."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
             rows = [line.split(" ") for line in mounts]
@@ -288,5 +308,5 @@ def _refuse_network(path: str) -> None:
         if inside and len(point) >= len(best[0]):
             best = (point, row[2])
     if best[1] in _NETWORK:
-        raise StoreError(f"{path!r} is on a network file system ({best[1]} at {best[0]}): its locks "
-                         "and memory maps cannot be trusted. Give a directory on a local disk.")
+        raise StoreError(f"{path!r} is on a network file system ({best[1]} at {best[0]}): its "
+                         "locks and memory maps cannot be trusted. Give a directory on a local disk.")

@@ -24,7 +24,7 @@ TIMEOUT = 120.0
 
 
 def look(directory: str) -> tuple[str, str]:
-    """Read the header without mapping: ("empty" | "foreign" | "garbled" | "short" | "whole", why)."""
+    """Read the header, unmapped: "empty", "foreign", "garbled", "short" or "whole"; and why."""
     path = os.path.join(directory, DATA)
     try:
         size = os.stat(path).st_size

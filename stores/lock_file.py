@@ -19,12 +19,24 @@ from .errors import ReadOnlyStore, StoreInUse
 NAME = "keepwell.lock"
 
 _FLOCK = Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
-_held: dict[tuple[int, int], int] = {}
-_guard = threading.Lock()
+LEAVING = 5.0
+"""Seconds for which an open waits for a fenced owner in this process to leave."""
+
+
+class _Held:
+    """A lock of this process; `leaving`: its owner was killed and goes as soon as it can."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.leaving = False
+
+
+_held: dict[tuple[int, int], _Held] = {}
+_guard = threading.Condition()
 
 
 class LockFile:
-    """The lock of one directory, held until `release`. Raises `StoreInUse` at once if it is taken."""
+    """The lock of a directory, held until `release`. Raises `StoreInUse` at once if it is taken."""
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, NAME)
@@ -32,10 +44,14 @@ class LockFile:
         status = os.stat(directory)
         self._key = (status.st_dev, status.st_ino)
         with _guard:
-            if _held.get(self._key) == os.getpid():
+            mine = self._mine()
+            if mine is not None and mine.leaving:
+                _guard.wait_for(lambda: self._mine() is not mine, LEAVING)
+                mine = self._mine()
+            if mine is not None:
                 raise StoreInUse(directory, os.getpid())
             self._fd = self._acquire()
-            _held[self._key] = os.getpid()
+            _held[self._key] = _Held()
         self.previous = self._read()
 
     def _acquire(self) -> int:
@@ -51,6 +67,10 @@ class LockFile:
             raise StoreInUse(self._directory, pid) from None
         return fd
 
+    def _mine(self) -> _Held | None:
+        held = _held.get(self._key)
+        return held if held is not None and held.pid == os.getpid() else None
+
     def _read(self) -> str:
         return os.pread(self._fd, 4096, 0).decode("utf-8", "replace")
 
@@ -60,15 +80,23 @@ class LockFile:
         os.pwrite(self._fd, text, 0)
         os.ftruncate(self._fd, len(text))
 
+    def leave(self) -> None:
+        """Tell the next opener in this process to wait: this owner is about to release."""
+        with _guard:
+            held = self._mine()
+            if held is not None and self._fd >= 0:
+                held.leaving = True
+
     def release(self) -> None:
         """Let the next owner in; idempotent."""
         with _guard:
             if self._fd < 0:
                 return
-            if _held.get(self._key) == os.getpid():
+            if self._mine() is not None:
                 del _held[self._key]
             os.close(self._fd)
             self._fd = -1
+            _guard.notify_all()
 
 
 def holder(fd: int) -> int | None:
@@ -89,7 +117,8 @@ def owner_of(directory: str) -> int | None:
     status = os.stat(directory)
     with _guard:
         # Looked up first: closing a descriptor below would drop this process's own lock.
-        if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+        held = _held.get((status.st_dev, status.st_ino))
+        if held is not None and held.pid == os.getpid():
             return os.getpid()
         try:
             fd = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_CLOEXEC)

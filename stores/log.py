@@ -32,6 +32,13 @@ class LazyLog:
         self._start = start
         self._count = (view.cursor if marks else view.total)
 
+    @classmethod
+    def of(cls, engine: Engine, source: Callable[[], Engine], conversation_id: str,
+           last: int | None, after: int | None, marks: bool) -> LazyLog:
+        """The log as `engine` has it now; later touches go through `source`."""
+        view, start = engine.start_of(conversation_id, last, after, marks)
+        return cls(source, conversation_id, view, start, marks)
+
     def __len__(self) -> int:
         return max(0, self._count - self._start)
 

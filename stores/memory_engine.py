@@ -11,6 +11,7 @@ from ..actors.failpoint import failpoint
 from .conversation import Conversation
 from .conversation_id import is_temporary
 from .engine import ID_LIFE, Engine
+from .errors import StoreUnavailable
 from .ledger import Cleared, Plan, Written
 from .record import ConversationInfo, Record
 from .request import Request
@@ -24,13 +25,15 @@ class MemoryEngine(Engine):
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         super().__init__(wall=wall)
+        self.owner: object = None
+        """The incarnation that may write; taking the table over replaces it (MS-3)."""
         self._numbers = 0
         self._ids: dict[int, dict[bytes, IdEntry]] = {}
         self._listed: list[bytes] = []
         # Clears whose append ids may go once they are old enough: (time, conversation, epoch).
         self._sweeps: list[tuple[float, Conversation, int]] = []
 
-    def commit(self, requests: Sequence[Request]) -> list[Any]:
+    def commit(self, requests: Sequence[Request], owner: object = None) -> list[Any]:
         """Decide and publish requests in order; one answer each."""
         failpoint("store.commit.begin")
         plan = Plan(int(self._wall() * 1e6), self._find, self._number, self._find_id)
@@ -38,6 +41,8 @@ class MemoryEngine(Engine):
             plan.take(request)
         failpoint("store.commit.planned")
         with self._lock:
+            if owner is not self.owner:
+                raise StoreUnavailable(self.path, "its owner was replaced")
             self._publish(plan)
             for entry in plan.entries:
                 self._index(entry)
@@ -73,6 +78,18 @@ class MemoryEngine(Engine):
             with self._lock:
                 self._known.pop(conversation.key, None)
         return True
+
+    def adopt(self, owner: object) -> None:
+        """Give the table to a new owner; what the old one has not published never shows."""
+        with self._lock:
+            self.owner = owner
+
+    def fence(self) -> None:
+        """Leave the table without an owner."""
+        self.adopt(object())
+
+    def sync(self) -> None:
+        """There is no disk."""
 
     def close(self) -> None:
         """Nothing to let go of: the table goes with the object."""

@@ -59,7 +59,7 @@ class ToolCall(_Frozen):
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - the field's name in every provider's API
+        id: str,
         name: str,
         arguments: Mapping[str, Any] | str = EMPTY,
         **extra: Any,
@@ -184,7 +184,7 @@ class Message(_Frozen):
         return message
 
     def to_dict(self) -> dict[str, Any]:
-        """The message as a fresh plain dict; `tool_calls` and `tool_call_id` where there are any."""
+        """The message as a fresh plain dict; calls and call id only where there are any."""
         out: dict[str, Any] = {"role": self.role, "content": thaw(self.content)}
         if self.tool_calls:
             out["tool_calls"] = [call.to_dict() for call in self.tool_calls]

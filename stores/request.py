@@ -23,7 +23,7 @@ MAX_MESSAGE_BYTES = 16 << 20
 """Default of `max_message_bytes`: the largest encoded record (CS-13)."""
 
 LARGE = 64 << 10
-"""Texts of more characters than this are encoded and counted in a thread, never on an event loop."""
+"""Batches of more characters than this are encoded and counted in a thread, not on a loop."""
 
 
 class Request:
@@ -33,14 +33,14 @@ class Request:
     for, `withdrawn` is set at the deadline: nobody takes it up after that.
     """
 
-    __slots__ = ("attempts", "conversation_id", "future", "key", "timer", "withdrawn")
+    __slots__ = ("attempts", "conversation_id", "deadline", "future", "key", "withdrawn")
 
     def __init__(self, conversation_id: str, key: bytes) -> None:
         self.conversation_id = conversation_id
         self.key = key
         self.attempts = 0
         self.future: Any = None
-        self.timer: Any = None
+        self.deadline = 0.0
         self.withdrawn = False
 
 
@@ -64,8 +64,9 @@ class Append(Request):
     __slots__ = ("append_id", "bodies", "checks", "counter", "cursor", "digest", "epoch", "follows",
                  "marks", "messages", "size", "tokens", "turn_ids")
 
-    def __init__(self, conversation_id: str, messages: Iterable[Any], *, append_id: str | None = None,
-                 follows: str | None = None, epoch: int | None = None, cursor: int | None = None,
+    def __init__(self, conversation_id: str, messages: Iterable[Any], *,
+                 append_id: str | None = None, follows: str | None = None,
+                 epoch: int | None = None, cursor: int | None = None,
                  counter: TokenCounter | None = None,
                  max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         Request.__init__(self, conversation_id, conversation_key(conversation_id))
@@ -106,8 +107,9 @@ class Append(Request):
         self.count(counter)
 
     @classmethod
-    def restored(cls, conversation_id: str, records: Sequence[tuple[Message | None, str | None, Any]],
-                 bodies: Sequence[bytes], tokens: Sequence[int], counter: str, digest: bytes,
+    def restored(cls, conversation_id: str,
+                 records: Sequence[tuple[Message | None, str | None, Any]], bodies: Sequence[bytes],
+                 tokens: Sequence[int], counter: str, digest: bytes,
                  follows: str | None) -> Append:
         """An append that was committed before, from the batch log."""
         append = cls.__new__(cls)
@@ -133,7 +135,7 @@ class Append(Request):
 
 
 def is_large(messages: object) -> bool:
-    """Whether a batch is too much work for an event loop's thread. A guess from sizes, no encoding."""
+    """Whether a batch is too much work for an event loop's thread; a guess from its sizes."""
     if not isinstance(messages, (list, tuple)):
         return False
     return sum(map(_weight, messages)) > LARGE

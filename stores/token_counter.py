@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import importlib
+from typing import Final, Protocol, runtime_checkable
 
 from .message import Message
+
+DEFAULT_COUNTER: Final = ("keepwell.memory.token_counter", "TiktokenCounter")
+"""Where the default counter (o200k_base) is found. By name: this floor cannot import that one."""
 
 
 @runtime_checkable
@@ -40,3 +44,14 @@ class NoCounter:
     def count_text(self, text: str) -> int:
         """0."""
         return 0
+
+
+_default: list[TokenCounter] = []
+
+
+def default_counter() -> TokenCounter:
+    """The counter of stores that were made without one; made at its first use."""
+    if not _default:
+        module, name = DEFAULT_COUNTER
+        _default.append(getattr(importlib.import_module(module), name)())
+    return _default[0]
