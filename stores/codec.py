@@ -124,7 +124,7 @@ def decode_body(data: bytes | memoryview) -> tuple[Message | None, str | None, A
         turn_id, mark, *rest = fields
         if not rest:
             return None, turn_id, mark
-        role: int = rest[0]
+        role = rest[0]
         content, calls, call_id, extra = (*rest[1:], None, None, None)[:4]
         return (
             Message._trusted(

@@ -292,7 +292,7 @@ def _make_directory(path: str) -> None:
 
 
 def _refuse_network(path: str) -> None:
-    """Refuse file systems whose maps and locks are not those of one machine, if that shows."""
+    """Refuse file systems whose maps and locks are not those of one machine."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
             rows = [line.split(" ") for line in mounts]
