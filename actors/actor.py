@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import pykka
 from pykka.messages import _ActorStop
@@ -21,7 +21,7 @@ from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore, Monitor
 from .future import Future, refuse_on_loop
-from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, BoundedRef, Request
+from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, Bounded, Request
 
 if TYPE_CHECKING:
     from .clock import Timer
@@ -47,6 +47,7 @@ class Actor(pykka.Actor):
     """
 
     __slots__ = ("_actor_ref",)
+    _actor_ref: ActorRef[Any]
 
     trap_exit: bool = False
     """Whether exit signals of linked actors come as `Exit` messages. May change at run time."""
@@ -80,15 +81,20 @@ class Actor(pykka.Actor):
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         system = starting_system.get() or current_system()
-        self._actor_ref = self._make_ref(system)
+        # Only ever a ref of ours, where pykka's may be any.
+        self._actor_ref = (  # pyright: ignore[reportIncompatibleVariableOverride]
+            self._make_ref(system)
+        )
 
     def _make_ref(self, system: ActorSystem) -> ActorRef[Any]:
-        return (ActorRef if self.max_mailbox is None else BoundedRef)(self, system)
+        return (ActorRef if self.max_mailbox is None else Bounded)(self, system)
 
     # -- starting --------------------------------------------------------------------------------
 
     @classmethod
-    def start(cls, *args: Any, **kwargs: Any) -> ActorRef[Self]:  # type: ignore[override]
+    def start(  # pyright: ignore[reportIncompatibleMethodOverride]  # the ref is ours
+        cls, *args: Any, **kwargs: Any
+    ) -> ActorRef[Self]:
         """Start an actor and return its ref once `on_start` has succeeded.
 
         The arguments go to `__init__`, which runs here, in the caller's thread. `name=` registers
@@ -110,11 +116,11 @@ class Actor(pykka.Actor):
         if cls.has_on_start:
             try:
                 ignored = starting.on_start(ref, actor) is Ignore
-            except BaseException as error:  # noqa: BLE001 - guarded like a handler
+            except BaseException as error:
                 raise starting.fail_start(ref, error) from None
             if ignored:
                 lifecycle.end(ref, NORMAL)
-                return Ignore  # type: ignore[return-value]
+                return cast("ActorRef[Self]", Ignore)
         starting.open_mailbox(ref)
         return ref
 
@@ -147,7 +153,7 @@ class Actor(pykka.Actor):
     _starts_in_caller: ClassVar[bool] = True
 
     def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:
-        """Bring a registered actor up and complete `future` with its ref, `Ignore`, or the failure."""
+        """Bring a registered actor up; `future` gets its ref, `Ignore`, or the failure."""
         ref._system.scheduler.add_light(ref)
         if not self.has_on_start:
             starting.open_mailbox(ref)
@@ -165,20 +171,20 @@ class Actor(pykka.Actor):
     @property
     def system(self) -> ActorSystem:
         """The actor system this actor belongs to."""
-        return self._actor_ref._system  # type: ignore[no-any-return]
+        return self._actor_ref._system
 
     @property
-    def actor_urn(self) -> str:  # type: ignore[override]
+    def actor_urn(self) -> str:  # type: ignore[override]  # pykka's is a plain attribute
         """pykka's unique name of this actor."""
-        return self._actor_ref.actor_urn  # type: ignore[no-any-return]
+        return self._actor_ref.actor_urn
 
     @property
-    def actor_inbox(self) -> Any:  # type: ignore[override]
+    def actor_inbox(self) -> Any:  # type: ignore[override]  # pykka's is a plain attribute
         """pykka's view of the mailbox."""
         return self._actor_ref.actor_inbox
 
     @property
-    def actor_stopped(self) -> Any:  # type: ignore[override]
+    def actor_stopped(self) -> Any:  # type: ignore[override]  # pykka's is a plain attribute
         """pykka's event that is set at the actor's end."""
         return self._actor_ref.actor_stopped
 
@@ -186,7 +192,7 @@ class Actor(pykka.Actor):
         return str(self._actor_ref)
 
     def on_receive(self, message: Any) -> Any:
-        """Handle a message; the return value answers an ask. The default logs the message's type."""
+        """Handle a message; the return value answers an ask. The default logs its type."""
         logger.warning(
             "Unexpected message received by %s: a %s", self, type(message).__name__
         )
@@ -248,8 +254,8 @@ class Actor(pykka.Actor):
         """Undo `link`, from either side."""
         lifecycle.unlink(self._actor_ref, ref)
 
-    def spawn_link(self, cls: type[Actor], *args: Any, **kwargs: Any) -> Any:
-        """Start an actor that is linked with this one from its first moment; waits for `on_start`."""
+    def spawn_link(self, cls: type[C], *args: Any, **kwargs: Any) -> ActorRef[C]:
+        """Start an actor linked with this one from its first moment; waits for `on_start`."""
         return cls.options(link=self._actor_ref).start(*args, **kwargs)
 
     def monitor(self, target: ActorRef[Any] | str) -> Monitor:
@@ -285,17 +291,17 @@ class Actor(pykka.Actor):
         self.stop()
 
 
-class Starter:
+C = TypeVar("C", bound=Actor)
+
+
+class Starter(Generic[C]):
     """An actor class with start options; made by `Actor.options`."""
 
     __slots__ = ("_cls", "_link", "_name", "_parent", "_system", "_timeout")
 
-    def __class_getitem__(cls, _item: Any) -> type[Starter]:
-        return cls
-
     def __init__(
         self,
-        cls: type[Actor],
+        cls: type[C],
         name: str | None,
         timeout: float | None,
         link: ActorRef[Any] | None,
@@ -309,7 +315,7 @@ class Starter:
         self._parent = parent
         self._system = system
 
-    def start(self, *args: Any, **kwargs: Any) -> Any:
+    def start(self, *args: Any, **kwargs: Any) -> ActorRef[C]:
         """As `Actor.start`."""
         refuse_on_loop(
             f"{self._cls.__name__}.start()", f"await {self._cls.__name__}.spawn(...) instead"
@@ -317,17 +323,17 @@ class Starter:
         future = self._begin(args, kwargs, blocking=self._timeout is None)
         return future.get()
 
-    def spawn(self, *args: Any, **kwargs: Any) -> Future[Any]:
+    def spawn(self, *args: Any, **kwargs: Any) -> Future[ActorRef[C]]:
         """As `Actor.spawn`."""
         return self._begin(args, kwargs, blocking=False)
 
-    def _begin(self, args: Any, kwargs: Any, *, blocking: bool) -> Future[Any]:
+    def _begin(self, args: Any, kwargs: Any, *, blocking: bool) -> Future[ActorRef[C]]:
         cls = self._cls
-        future: Future[Any] = Future()
+        future: Future[ActorRef[C]] = Future()
         token = starting_system.set(self._system) if self._system is not None else None
         try:
             actor = cls(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - F68
+        except BaseException as error:
             future.fail(starting.start_failed(cls.__name__, lifecycle.reason_of(error)))
             return future
         finally:
@@ -345,7 +351,7 @@ class Starter:
             try:
                 owner = lifecycle.register(ref, self._name, system.names_table)
             except RequestError as error:
-                owner, failure = None, error
+                failure: RequestError | None = error
             else:
                 failure = starting.AlreadyStarted(self._name, owner) if owner is not None else None
             if failure is not None:

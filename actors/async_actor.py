@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .actor import Actor
@@ -35,7 +35,7 @@ class AsyncActor(Actor):
             return BoundedAsyncRef(self, system)
         return AsyncRef(self, system)
 
-    def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:  # noqa: ARG002
+    def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:
         assert isinstance(ref, AsyncRef)
         ref._system.scheduler.add_async(ref, _get_running_loop())
         if not self.has_on_start:
@@ -63,7 +63,7 @@ class AsyncActor(Actor):
         ref._task = None
         try:
             result = task.result()
-        except BaseException as error:  # noqa: BLE001 - guarded like a handler
+        except BaseException as error:
             if not ref._finished:
                 future.fail(fail_start(ref, error))
             return
@@ -71,7 +71,7 @@ class AsyncActor(Actor):
             open_mailbox(ref)
 
 
-class BoundedAsyncRef(Bounded, AsyncRef[Any]):
+class BoundedAsyncRef(Bounded[Any], AsyncRef[Any]):
     """The ref of an async actor with a bounded mailbox."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ import asyncio
 import contextvars
 import functools
 import sys
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from collections.abc import Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
@@ -121,7 +121,9 @@ class AsyncRef(ActorRef[A]):
         if self._stepping:
             return True
         task = self._task
-        return task is not None and _get_running_loop() is not None and asyncio.current_task() is task
+        if task is None or _get_running_loop() is None:
+            return False
+        return asyncio.current_task() is task
 
     def _attention(self) -> None:
         home = self._home
@@ -172,11 +174,11 @@ def start_eagerly(
     if current is None:
         handle._run()
         return task
-    asyncio._leave_task(loop, current)  # type: ignore[attr-defined]
+    asyncio._leave_task(loop, current)
     try:
         handle._run()
     finally:
-        asyncio._enter_task(loop, current)  # type: ignore[attr-defined]
+        asyncio._enter_task(loop, current)
     return task
 
 
@@ -247,7 +249,7 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
                 task.add_done_callback(functools.partial(_completed, ref, message))
                 return False
             value = task.result()
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         return _failed(ref, actor, message, error)
     if request is not None:
         if ref._serving is request:
@@ -264,7 +266,7 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
     try:
         value = task.result()
         error = None
-    except BaseException as raised:  # noqa: BLE001
+    except BaseException as raised:
         value, error = None, raised
     if actor is None:
         return  # fenced meanwhile
@@ -310,7 +312,7 @@ def _run_hook(ref: AsyncRef[Any], actor: Any, reason: Any, error: BaseException 
             ref._task = task
             task.add_done_callback(functools.partial(_hook_done, ref, reason))
             return
-    except BaseException as late:  # noqa: BLE001 - SHUT-6
+    except BaseException as late:
         reason = lifecycle.reason_of(late)
     lifecycle.end(ref, reason)
 
@@ -319,6 +321,6 @@ def _hook_done(ref: AsyncRef[Any], reason: Any, task: asyncio.Task[Any]) -> None
     ref._task = None
     try:
         task.result()
-    except BaseException as late:  # noqa: BLE001 - SHUT-6
+    except BaseException as late:
         reason = KILLED if ref._interrupted else lifecycle.reason_of(late)
     lifecycle.end(ref, reason)

@@ -48,7 +48,7 @@ def current_system() -> ActorSystem:
 def default_system() -> ActorSystem:
     """The process-wide system for programs that never make one; ends at interpreter exit."""
     if not _default or _default[0].closed:
-        from .system import ActorSystem  # noqa: PLC0415 - the default is made on first use
+        from .system import ActorSystem
 
         _default[:] = [ActorSystem(name="default", is_default=True)]
     return _default[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from .ref import AnyRef
+    from .ref import ActorRef, AnyRef
 
 ExitReason: TypeAlias = Any
 """`"normal"`, `"shutdown"`, `Shutdown(x)`, `"killed"`, `"noproc"`, another word, an exception."""
@@ -37,15 +37,15 @@ def is_orderly(reason: ExitReason) -> bool:
     return reason in (NORMAL, SHUTDOWN) if isinstance(reason, str) else isinstance(reason, Shutdown)
 
 
-class ExitActor(Exception):  # noqa: N818 - OTP's exit/1, not an error of anyone
-    """Raise it in a hook or handler to end this actor with `reason`; peers see the reason itself."""
+class ExitActor(Exception):
+    """Raise it in a hook or handler to end this actor; peers see `reason` itself."""
 
     def __init__(self, reason: ExitReason = NORMAL) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Reply(Exception):  # noqa: N818 - an answer, not an error of the actor
+class Reply(Exception):
     """Raise `Reply(error)` in a handler: the asker gets `error`, the actor lives.
 
     For a tell, which has no asker, it is dropped.
@@ -63,15 +63,18 @@ class _Ignore:
         return "Ignore"
 
 
-Ignore: Final = _Ignore()
+Ignore: Final[Any] = _Ignore()
 """What `on_start` returns to say: no actor is needed here, and that is no failure (INIT-3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A trapping actor's linked peer `ref` ended, or somebody sent it an exit signal (LINK-2)."""
+    """A trapping actor's linked peer `ref` ended, or `ref` sent it an exit signal (LINK-2).
 
-    ref: AnyRef
+    `ref` is None for a signal that no actor sent.
+    """
+
+    ref: AnyRef | None
     reason: ExitReason
 
 
@@ -80,7 +83,7 @@ class Monitor:
 
     __slots__ = ("__weakref__", "active", "name", "ref", "watcher")
 
-    def __init__(self, watcher: AnyRef, ref: AnyRef | None, name: str | None) -> None:
+    def __init__(self, watcher: ActorRef[Any], ref: AnyRef | None, name: str | None) -> None:
         self.watcher = watcher
         self.ref = ref
         self.name = name

@@ -18,7 +18,7 @@ import queue
 import sys
 import threading
 from _thread import allocate_lock, get_ident
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -36,7 +36,7 @@ _PENDING, _VALUE, _ERROR = 0, 1, 2
 
 
 class BlockingOnLoop(KeepwellError, RuntimeError):
-    """A blocking call was made on an event-loop thread, which would stop every task of that loop."""
+    """A blocking call was made on an event-loop thread: every task of that loop would stop."""
 
     def __init__(self, what: str, instead: str) -> None:
         super().__init__(f"{what} blocks, and this thread runs an event loop: {instead}")
@@ -113,7 +113,8 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
 
     Works in `gather`, `wait_for`, `shield`, `create_task` and task groups. Cancelling a task that
     awaits it does not withdraw the request, nor does `.get(timeout=…)` running out; a late result
-    is then dropped. Also a `pykka.Future`: `map`, `filter`, `join`, `reduce`, `set`, `set_get_hook`.
+    is then dropped. Also a `pykka.Future`: `map`, `filter`, `join`, `reduce`, `set`,
+    `set_get_hook`.
     """
 
     # Defaults of the class, set in an instance when it needs them: making a future takes half the
@@ -127,7 +128,12 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     _drivers: dict[object, Generator[Any, None, T]] | None = None
     _abandoned: Callable[[], object] | None = None
 
-    __init__ = object.__init__  # pykka's would fill the instance's dict for nothing
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
+
+    else:
+        __init__ = object.__init__  # pykka's would fill the instance's dict for nothing
 
     def __repr__(self) -> str:
         if self._state == _PENDING:
@@ -196,13 +202,14 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         Raises `queue.Full` if the future is done.
         """
         if isinstance(exc_info, BaseException):
-            error: BaseException | None = exc_info
+            error = exc_info
         else:
-            kind, error, traceback = sys.exc_info() if exc_info is None else exc_info
-            if error is None:
+            kind, given, traceback = sys.exc_info() if exc_info is None else exc_info
+            if given is None:
                 if kind is None:
                     raise ValueError("set_exception() outside an except block needs an exception")
-                error = kind()
+                given = kind()
+            error = given
             if error.__traceback__ is not traceback:
                 error = error.with_traceback(traceback)
         if self._get_hook is not None or not self.fail(error):
@@ -322,7 +329,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         """Drive it one step, as a task does. Part of the coroutine protocol."""
         return self._driver().send(None)
 
-    def throw(self, *error: Any) -> Any:  # type: ignore[override]
+    def throw(self, *error: Any) -> Any:
         """Raise `error` where a task waits for it. Part of the coroutine protocol."""
         return self._driver().throw(*error)
 
@@ -370,15 +377,19 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         """Return a future of `func(value)`."""
         return _Derived([self], lambda values: func(values[0]))
 
-    def filter(self: Future[Iterable[Any]], func: Callable[[Any], bool]) -> Future[Iterable[Any]]:  # type: ignore[override]
+    def filter(
+        self: Future[Iterable[Any]], func: Callable[[Any], bool]
+    ) -> Future[Iterable[Any]]:
         """Return a future of the list of those items for which `func(item)` is true."""
         return _Derived([self], lambda values: list(filter(func, values[0])))
 
-    def join(self, *futures: pykka.Future[Any]) -> Future[Iterable[Any]]:  # type: ignore[override]
+    def join(self, *futures: pykka.Future[Any]) -> Future[Iterable[Any]]:
         """Return a future of the list of the values of this one and `futures`, in this order."""
         return _Derived([self, *futures], list)
 
-    def reduce(self: Future[Iterable[Any]], func: Callable[[Any, Any], Any], *args: Any) -> Future[Any]:  # type: ignore[override]
+    def reduce(
+        self: Future[Iterable[Any]], func: Callable[[Any, Any], Any], *args: Any
+    ) -> Future[Any]:
         """Return a future of the items folded by `func`, from `args[0]` if it is given."""
         return _Derived([self], lambda values: functools.reduce(func, values[0], *args))
 
@@ -408,7 +419,8 @@ class _Derived(Future[T]):
             return
         values = []
         for source in self._sources:
-            values.append((yield from source.__await__()))
+            value = yield from source.__await__()
+            values.append(value)
         if self._state == _PENDING:
             self.complete(self._compute(values))
 
@@ -423,7 +435,7 @@ class _Derived(Future[T]):
             if all(cast("Future[Any]", source).done() for source in sources):
                 try:
                     value = self._from_sources(0)
-                except BaseException as error:  # noqa: BLE001 - it is the result
+                except BaseException as error:
                     self.fail(error)
                 else:
                     self.complete(value)
@@ -441,9 +453,9 @@ def wait_in_thread(future: Future[Any], timeout: float | None) -> None:
     def release(_: object) -> None:
         lock.release()
 
-    future._add_waiter(release)  # noqa: SLF001
+    future._add_waiter(release)
     try:
         lock.acquire(True, -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
     finally:
         if not future.done():
-            future._remove_waiter(release)  # noqa: SLF001
+            future._remove_waiter(release)

@@ -211,9 +211,8 @@ def monitor(watcher: ActorRef[Any], ref: ActorRef[Any] | None, name: str | None 
 def demonitor(watch: Monitor) -> bool:
     """End a watch; no Down comes from it any more. False if it had ended."""
     active, watch.active = watch.active, False
-    ref = watch.ref
-    if ref is not None:
-        life = ref._life
+    if isinstance(watch.ref, ActorRef):
+        life = watch.ref._life
         with _lock:
             if life is not None and life.monitors is not None:
                 life.monitors.pop(watch, None)
@@ -330,7 +329,7 @@ def attend(ref: ActorRef[Any], actor: Any) -> tuple[Any, ...] | None:
     elif kind == GET_STATE:
         try:
             state = actor.get_state()
-        except Exception as error:  # noqa: BLE001 - it is the answer
+        except Exception as error:
             item[1].fail(error)
         else:
             item[1].complete(state)
@@ -367,7 +366,7 @@ def has_work(ref: ActorRef[Any]) -> bool:
     life = ref._life
     if life is not None and life.suspended:
         control = ref._control
-        return bool(control) and _first_served_suspended(ref, control) is not None
+        return control is not None and _first_served_suspended(ref, control) is not None
     return bool(ref._queue or ref._control or ref._batch)
 
 
@@ -437,7 +436,7 @@ def reason_of(error: BaseException) -> ExitReason:
 
 
 def run_hook(actor: Any, reason: ExitReason, error: BaseException | None) -> Any:
-    """Call `on_stop`, or `on_failure` after a crash; returns what it returns (maybe a coroutine)."""
+    """Call `on_stop`, or `on_failure` after a crash, and return what it returns."""
     actor.exit_reason = reason
     if error is not None and not is_orderly(reason):
         return actor.on_failure(type(error), error, error.__traceback__)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 from _thread import allocate_lock
-from queue import SimpleQueue
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from . import runner, telemetry

@@ -19,9 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, overload
 
 import pykka
 
@@ -32,14 +31,15 @@ from .exits import KILL, NOPROC, ExitReason
 from .future import Future, refuse_on_loop
 
 if TYPE_CHECKING:
-    import asyncio
 
-    from .actor import Actor
     from .lifecycle import Life
     from .system import ActorSystem
 
 A = TypeVar("A", bound="pykka.Actor")
 AnyRef: TypeAlias = "pykka.ActorRef[Any]"
+
+_Flag: TypeAlias = Any
+"""A bool that other threads change: declared so that checkers do not take it for unchanged."""
 
 CALL_TIMEOUT: Final = 5.0
 """Seconds that `call` waits by default, as gen_server:call does."""
@@ -94,9 +94,9 @@ class ActorRef(pykka.ActorRef[A]):
         # What was taken from the queue and is not handled yet, newest first.
         self._batch: list[Any] = []
         self._control: list[tuple[Any, ...]] | None = None
-        self._idle = False  # nobody may run it before it has started
-        self._closed = False
-        self._finished = False
+        self._idle: _Flag = False  # nobody may run it before it has started
+        self._closed: _Flag = False
+        self._finished: _Flag = False
         self._handled = 0
         self._started = 0.0
         self._life: Life | None = None
@@ -120,13 +120,17 @@ class ActorRef(pykka.ActorRef[A]):
             self._drain()
 
     @overload
-    def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> Future[Any]: ...
+    def ask(
+        self, message: Any, *, block: Literal[False], timeout: float | None = None
+    ) -> Future[Any]: ...
     @overload
-    def ask(self, message: Any, *, block: Literal[True] = True, timeout: float | None = None) -> Any: ...
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
     @overload
-    def ask(self, message: Any, *, block: bool, timeout: float | None = None) -> Any: ...
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
 
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+    def ask(  # pyright: ignore[reportIncompatibleMethodOverride]  # the future is ours
+        self, message: Any, *, block: bool = True, timeout: float | None = None
+    ) -> Any:
         """Send `message` and wait in this thread for the reply (pykka's way).
 
         Raises what the actor answers with; ActorDied if it ends before it answers, or is dead;
@@ -201,10 +205,6 @@ class ActorRef(pykka.ActorRef[A]):
 
     @overload
     def stop(
-        self, *, block: Literal[False], timeout: float | None = None, reason: ExitReason = "normal"
-    ) -> Future[bool]: ...
-    @overload
-    def stop(
         self,
         *,
         block: Literal[True] = True,
@@ -213,7 +213,11 @@ class ActorRef(pykka.ActorRef[A]):
     ) -> bool: ...
     @overload
     def stop(
-        self, *, block: bool, timeout: float | None = None, reason: ExitReason = "normal"
+        self, *, block: Literal[False], timeout: float | None = None, reason: ExitReason = "normal"
+    ) -> Future[bool]: ...
+    @overload
+    def stop(
+        self, *, block: bool = True, timeout: float | None = None, reason: ExitReason = "normal"
     ) -> bool | Future[bool]: ...
 
     def stop(
@@ -303,22 +307,22 @@ class ActorRef(pykka.ActorRef[A]):
         return self._system
 
     @property
-    def actor_urn(self) -> str:  # type: ignore[override]
+    def actor_urn(self) -> str:  # type: ignore[override]  # pykka's is a plain attribute
         """pykka's unique name of the actor; made when it is first asked for."""
         return self._get_life().get_urn()
 
     @property
-    def actor_inbox(self) -> Inbox:  # type: ignore[override]
+    def actor_inbox(self) -> Inbox:  # type: ignore[override]  # pykka's is a plain attribute
         """pykka's view of the mailbox."""
         return Inbox(self)
 
     @property
-    def actor_stopped(self) -> threading.Event:  # type: ignore[override]
+    def actor_stopped(self) -> threading.Event:  # type: ignore[override]  # pykka's is one
         """pykka's event that is set at the actor's end; made when it is first asked for."""
         return self._get_life().get_stopped(self)
 
     @property
-    def _actor_weakref(self) -> Any:
+    def _actor_weakref(self) -> Any:  # type: ignore[override]  # pykka's is a plain attribute
         actor = self._actor
         return (lambda: None) if actor is None else weakref.ref(actor)
 
@@ -344,8 +348,8 @@ class ActorRef(pykka.ActorRef[A]):
     def ended(self) -> Future[ExitReason]:
         """Return a future of the exit reason, done when the end is over (F47).
 
-        By then the hooks have run, the name is free again, and links and monitors have been told. At
-        once for an actor that has ended.
+        By then the hooks have run, the name is free again, and links and monitors have been told.
+        At once for an actor that has ended.
         """
         future: Future[ExitReason] = Future()
         self._get_life().add_end_future(self, future)
@@ -395,15 +399,15 @@ class ActorRef(pykka.ActorRef[A]):
                 item[-1].fail(ActorDied(f"{self} ended", reason=self._reason))
 
 
-class Bounded:
-    """Mixed into the refs of actors whose class sets `max_mailbox`: full means MailboxFull."""
+class Bounded(ActorRef[A]):
+    """The ref of an actor whose class sets `max_mailbox`: full means MailboxFull."""
 
     __slots__ = ()
 
     def tell(self, message: Any) -> None:
         """Send as `ActorRef.tell`; raises MailboxFull if `max_mailbox` messages wait."""
         self._check_room()
-        super().tell(message)  # type: ignore[misc] - the ref it is mixed into
+        super().tell(message)
 
     def _send(self, request: Request) -> None:
         try:
@@ -411,18 +415,12 @@ class Bounded:
         except MailboxFull as full:
             request.fail(full)
         else:
-            super()._send(request)  # type: ignore[misc] - the ref it is mixed into
+            super()._send(request)
 
-    def _check_room(self: Any) -> None:
-        capacity = self.actor_class.max_mailbox
+    def _check_room(self) -> None:
+        capacity: int = cast("Any", self.actor_class).max_mailbox
         if len(self._queue) + len(self._batch) >= capacity and not self._closed:
             raise MailboxFull(str(self), capacity)
-
-
-class BoundedRef(Bounded, ActorRef[A]):
-    """The ref of an actor with a bounded mailbox."""
-
-    __slots__ = ()
 
 
 class Inbox:
@@ -450,7 +448,7 @@ class Inbox:
                 reply_to.set_exception((type(error), error, error.__traceback__))
 
         request.add_done_callback(forward)
-        self._ref._send(request)  # noqa: SLF001
+        self._ref._send(request)
 
     def empty(self) -> bool:
         """Whether no message waits."""
@@ -474,10 +472,10 @@ def _never(_ref: Any) -> None:
 
 def new_life(ref: ActorRef[Any]) -> Life:
     """Give `ref` its Life, the rarely needed part of an actor's state; at most one is made."""
-    from .lifecycle import Life  # noqa: PLC0415 - lifecycle needs this module
+    from .lifecycle import Life
 
     with _creating:
-        life = ref._life  # noqa: SLF001
+        life = ref._life
         if life is None:
             life = ref._life = Life()  # noqa: SLF001
             if ref._closed:  # looked at after the assignment: `end` looks for a Life after closing

@@ -73,7 +73,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
                     break
         except (RequestError, Reply) as error:
             refuse(message, error)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this actor's crash
+        except BaseException as error:
             ref._handled += waiting - len(batch)
             crash(ref, actor, error, message)
             return False
@@ -134,7 +134,7 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
                 request.message = message
                 requests.append(request)
         actor.on_batch(requests)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         ref._handled += len(waiting)
         crash(ref, actor, error, message)
         return False
@@ -158,7 +158,7 @@ def _attend(ref: ActorRef[Any], actor: Any) -> bool:
                 actor._handle_receive(todo[1])
             except (RequestError, Reply):
                 pass
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 crash(ref, actor, error, todo[1])
                 return False
         elif todo[0] == BEGIN:
@@ -170,11 +170,11 @@ def _attend(ref: ActorRef[Any], actor: Any) -> bool:
 
 
 def stop(ref: ActorRef[Any], actor: Any, reason: Any, *, hook: bool) -> None:
-    """End the actor orderly, with its hook if `hook`; what the hook raises is the reason (SHUT-6)."""
+    """End the actor orderly; what its hook, if it is to run, raises is the reason (SHUT-6)."""
     if hook:
         try:
             lifecycle.run_hook(actor, reason, None)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             reason = lifecycle.reason_of(error)
     lifecycle.end(ref, reason)
 
@@ -185,6 +185,6 @@ def crash(ref: ActorRef[Any], actor: Any, error: BaseException, message: Any) ->
     lifecycle.note_message(ref, message)
     try:
         lifecycle.run_hook(actor, reason, error)
-    except BaseException as late:  # noqa: BLE001
+    except BaseException as late:
         reason = lifecycle.reason_of(late)
     lifecycle.end(ref, reason)

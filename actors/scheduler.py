@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, Final
 
 from . import lifecycle, telemetry
@@ -60,7 +60,7 @@ class Scheduler(ABC):
     def close(self) -> None:
         """End the threads."""
 
-    def stop_idle(self, ref: ActorRef[Any], reason: ExitReason, future: Future[bool]) -> bool:  # noqa: ARG002
+    def stop_idle(self, ref: ActorRef[Any], reason: ExitReason, future: Future[bool]) -> bool:
         """End an idle actor right here if nothing of its own has to run for that."""
         return False
 
@@ -140,7 +140,7 @@ class ThreadScheduler(Scheduler):
 
     def add_thread(self, ref: ActorRef[Any], start: Any) -> None:
         """See Scheduler."""
-        from .thread_actor import run_thread  # noqa: PLC0415
+        from .thread_actor import run_thread
 
         run_thread(ref, start)
 

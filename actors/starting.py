@@ -57,7 +57,7 @@ def start_here(ref: ActorRef[Any], actor: Any, future: Future[Any]) -> bool:
     """
     try:
         result = on_start(ref, actor)
-    except BaseException as error:  # noqa: BLE001 - guarded like a handler
+    except BaseException as error:
         future.fail(fail_start(ref, error))
         return False
     return finish_start(ref, result, future)
@@ -71,10 +71,9 @@ def finish_start(ref: ActorRef[Any], result: Any, future: Future[Any]) -> bool:
         unbind(ref)
         lifecycle.end(ref, NORMAL)
         future.complete(Ignore)
-    elif not future.complete(ref):
-        return False  # it came too late: the starter has given up and ends it
     else:
-        return True
+        # False if it came too late: the starter has given up and ends it.
+        return future.complete(ref)
     return False
 
 

@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import threading
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from collections.abc import Coroutine, Iterator
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,7 +56,7 @@ class ActorSystem:
         clock: Clock | None = None,
         is_default: bool = False,
     ) -> None:
-        from .scheduler import ThreadScheduler  # noqa: PLC0415 - schedulers run systems
+        from .scheduler import ThreadScheduler
 
         self.name = name
         self.pid = os.getpid()
@@ -120,7 +120,12 @@ class ActorSystem:
             start()
         else:
             self.loop.call_soon_threadsafe(start)
-        future.on_abandoned(lambda: self.loop.call_soon_threadsafe(tasks[0].cancel) if tasks else None)
+
+        def cancel() -> None:
+            if tasks:
+                self.loop.call_soon_threadsafe(tasks[0].cancel)
+
+        future.on_abandoned(cancel)
         return future
 
     # -- entering and closing --------------------------------------------------------------------
@@ -174,10 +179,8 @@ class ActorSystem:
         while self.actors:
             refs = list(self.actors)
             roots = [ref for ref in refs if ref._life is None or ref._life.parent is None]
-            for future in [
-                ref.stop(block=False, reason=SHUTDOWN) for ref in reversed(roots or refs)
-            ]:
-                yield future
+            # All are told before any is waited for.
+            yield from [ref.stop(block=False, reason=SHUTDOWN) for ref in reversed(roots or refs)]
 
     def _finish(self) -> None:
         if self.closed:

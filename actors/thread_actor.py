@@ -25,7 +25,7 @@ class ThreadActor(Actor):
 
     _starts_in_caller: ClassVar[bool] = False
 
-    def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:  # noqa: ARG002
+    def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:
         ref._system.scheduler.add_thread(ref, lambda: start_here(ref, self, future))
 
 
