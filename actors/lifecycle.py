@@ -63,7 +63,7 @@ class Life:
     """The part of an actor's state that most actors never need."""
 
     __slots__ = (
-        "__weakref__", "batch", "deferred", "end_futures", "exit_callbacks", "groups",
+        "__weakref__", "batch", "child_id", "deferred", "end_futures", "exit_callbacks", "groups",
         "idle_message", "idle_seconds", "idle_timer", "last_message", "links", "monitors", "name",
         "parent", "stop_futures", "stopped", "suspended", "urn",
     )  # fmt: skip
@@ -74,6 +74,8 @@ class Life:
         self.links: dict[ActorRef[Any], None] | None = None
         self.monitors: dict[Monitor, None] | None = None
         self.parent: ActorRef[Any] | None = None
+        # What its supervisor calls it: an item of its path.
+        self.child_id: Any = None
         self.exit_callbacks: list[Callable[[ExitReason], object]] | None = None
         self.stop_futures: list[Any] | None = None
         # Who waits for the end; a tuple once everything of it is over.

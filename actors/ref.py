@@ -302,6 +302,21 @@ class ActorRef(pykka.ActorRef[A]):
         return self._life.name if self._life is not None else None
 
     @property
+    def path(self) -> str | None:
+        """Its supervisors' names for it, from the root down, as `Root/stores/writer`; None if none."""
+        items: list[str] = []
+        ref: Any = self
+        while ref is not None:
+            life = ref._life
+            parent = life.parent if life is not None else None
+            if parent is not None and life.child_id is not None:
+                items.append(str(life.child_id))
+            elif items:
+                items.append(ref.name or ref.actor_class.__name__)
+            ref = parent
+        return "/".join(reversed(items)) if items else None
+
+    @property
     def system(self) -> ActorSystem:
         """The actor system it belongs to."""
         return self._system
@@ -327,7 +342,7 @@ class ActorRef(pykka.ActorRef[A]):
         return (lambda: None) if actor is None else weakref.ref(actor)
 
     def __str__(self) -> str:
-        label = self.name
+        label = self.name or self.path
         if label is None:
             label = self._life.urn if self._life is not None and self._life.urn else f"{id(self):x}"
         return f"{self.actor_class.__name__} ({label})"
