@@ -22,6 +22,8 @@ from .requests import (
 )
 from .settings import Backoff, FailedToStartChild, InvalidSetting, InvalidSupervisor
 from .supervisor import Supervisor
+from .supervisor_ref import SupervisorRef
+from .tree import TreeNode, tree, tree_text
 
 __all__ = [
     "DEFAULT_SHUTDOWN",
@@ -37,6 +39,8 @@ __all__ = [
     "InvalidSetting",
     "InvalidSupervisor",
     "Supervisor",
+    "SupervisorRef",
+    "TreeNode",
     "check_childspecs",
     "count_children",
     "delete_child",
@@ -44,5 +48,7 @@ __all__ = [
     "restart_child",
     "start_child",
     "terminate_child",
+    "tree",
+    "tree_text",
     "which_children",
 ]

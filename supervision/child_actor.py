@@ -13,8 +13,8 @@ import pykka
 
 from ..actors import Actor, ActorRef, CallTimeout, Exit, ExitActor, Future, Ignore, StartFailed
 from ..actors.errors import InvalidValue
-from ..actors.exits import KILLED, SHUTDOWN, ExitReason
-from ..actors.lifecycle import adopt
+from ..actors.exits import KILLED, NOPROC, SHUTDOWN, ExitReason
+from ..actors.lifecycle import adopt, statistics
 from ..actors.ref import AnyRef
 from .child_spec import ChildSpec, ShutdownTime
 from .plain_pykka import Watch, start_watched, watch_running
@@ -31,6 +31,8 @@ def start_actor(
     Returns its ref, with a Watch for a plain pykka actor; no ref if it said `Ignore` (INIT-3).
     Raises StartFailed, also for whatever else the start raises (INIT-2).
     """
+    if not supervisor.actor_ref.is_alive():  # it was killed while it was busy with something else
+        raise StartFailed(f"{supervisor.actor_ref} is dead: it starts no children", reason=NOPROC)
     start, given, named = _unwrapped(spec.start)
     args, kwargs = (*given, *args), {**named, **(kwargs or {})}
     if isinstance(start, type) and issubclass(start, Actor):
@@ -97,6 +99,24 @@ def kill(ref: AnyRef, watch: Watch | None) -> None:
         watch.kill()
     else:
         _ours(ref).kill()
+
+
+def end_orphans(ref: AnyRef | None) -> None:
+    """Wait for the end of what a killed supervisor has left, so that nothing lives twice (F69).
+
+    They have been told by their link. Who is later than its shutdown time allows is killed.
+    """
+    for orphan in getattr(ref, "orphans", ()):
+        stop_actor(orphan.ref, orphan.watch, orphan.shutdown)
+        end_orphans(orphan.ref)
+
+
+def last_message_type(ref: AnyRef | None) -> str | None:
+    """The type of the message that a crashed actor was handling, never the message itself."""
+    if not isinstance(ref, ActorRef):
+        return None
+    kind: str | None = statistics(ref)["last_message"]
+    return kind
 
 
 def _ours(ref: AnyRef) -> ActorRef[Any]:

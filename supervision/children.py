@@ -23,7 +23,7 @@ class ChildRecord:
     ref: the actor while RUNNING, the last one while RESTARTING, else None.
     args, kwargs: what `start_child` added to the template (dynamic children).
     restarts: by the supervisor, in all. tries: failed starts in a row.
-    last_reason: why the last incarnation ended.
+    last_reason: why the last incarnation ended. last_message: the type of what it handled then.
     window: the restarts that count, where each child is counted for itself.
     retry: identity of the next try; an older one that is still on its way does nothing.
     """
@@ -38,6 +38,7 @@ class ChildRecord:
     restarts: int = 0
     tries: int = 0
     last_reason: ExitReason = None
+    last_message: str | None = None
     window: RestartWindow | None = None
     retry: object = None
 

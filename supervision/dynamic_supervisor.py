@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pykka
 
-from ..actors import ExitActor, telemetry
+from ..actors import ExitActor
 from ..actors.errors import CallTimeout, InvalidValue
 from ..actors.exits import ExitReason
 from ..actors.ref import AnyRef
-from .child_actor import kill, request_stop
+from . import reports
+from .child_actor import end_orphans, kill, request_stop
 from .child_spec import AutoShutdown, ChildSpec, ChildSpecLike, checked_spec
 from .children import ChildRecord
 from .requests import (
@@ -45,15 +45,13 @@ from .settings import (
 )
 from .supervisor import Supervisor
 
-logger = logging.getLogger("keepwell.supervision")
-
 
 class DynamicSupervisor(Supervisor):
     """Starts empty; `start_child(ref, *args)` starts one more child of the template.
 
     template: a ChildSpec or mapping; the arguments of `start_child` come after those of its start.
     per_child: count restarts for each child (5 in 10 s by default): who comes too often is given up
-        and reported (`keepwell.supervision.child_given_up`), all others and the supervisor live on.
+        and reported (`keepwell.supervisor.child_given_up`), all others and the supervisor live on.
         Without it one counter for all ends the supervisor, as in OTP (1 in 5 s by default).
 
     Children have no ids and no order; they are named by their refs, stop all at once, and are
@@ -162,6 +160,9 @@ class DynamicSupervisor(Supervisor):
             "children of a dynamic supervisor have no ids: terminate_child takes a ref",
         )
 
+    def _name_of(self, record: ChildRecord) -> str:
+        return f"{self._template.id}:{record.key}"
+
     # -- restarts --------------------------------------------------------------------------------
 
     def _decide(self, record: ChildRecord, event: Ended | StartFailedAgain) -> Decision:
@@ -186,17 +187,7 @@ class DynamicSupervisor(Supervisor):
     def _give_child_up(self, record: ChildRecord) -> None:
         ref = record.ref
         self._book.remove(record)
-        logger.error(
-            "%s gives up one child: %s ended with %r, and more than %d restarts within %d s are "
-            "too many; the others go on",
-            self.actor_ref, record.spec, record.last_reason, self._settings.max_restarts,
-            self._settings.max_seconds,
-        )  # fmt: skip
-        telemetry.emit(
-            "keepwell.supervisor.child_given_up",
-            supervisor=self.actor_ref, spec=record.spec, ref=ref, reason=record.last_reason,
-            args_count=len(record.args),
-        )  # fmt: skip
+        reports.child_given_up(self.actor_ref, record, ref, self._settings)
         self.child_given_up(record.spec, ref, record.last_reason)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -226,4 +217,6 @@ class DynamicSupervisor(Supervisor):
             if record.ref is not None:
                 kill(record.ref, record.watch)
         for record, ended in waiting:
-            self._note_stopped(record, ended.get())
+            reason = ended.get()
+            end_orphans(record.ref)
+            self._note_stopped(record, reason)

@@ -167,12 +167,10 @@ def count_children(supervisor: SupervisorLike, /) -> Future[ChildCount]:
 
 def _ask(supervisor: SupervisorLike, request: object) -> Future[Any]:
     ref: Any = names.whereis(supervisor) if isinstance(supervisor, str) else supervisor
-    if ref is None:
-        return Future.failed(
-            ActorDied(
-                f"no supervisor is registered as {supervisor!r}: start it with name=...",
-                reason="noproc",
-            )
-        )
-    answer: Future[Any] = ref.call(request, timeout=None)
+    answer: Future[Any]
+    if ref is not None:
+        answer = ref.call(request, timeout=None)
+    else:
+        told = f"no supervisor is registered as {supervisor!r}: start it with name=..."
+        answer = Future.failed(ActorDied(told, reason="noproc"))
     return answer

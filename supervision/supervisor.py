@@ -10,14 +10,15 @@ stops, the requests, and the reports.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..actors import (
     Actor,
+    ActorRef,
+    ActorSystem,
     Exit,
     ExitActor,
     InvalidValue,
@@ -25,11 +26,11 @@ from ..actors import (
     RequestError,
     Shutdown,
     StartFailed,
-    telemetry,
 )
 from ..actors.exits import SHUTDOWN, ExitReason, is_orderly
 from ..actors.ref import AnyRef
-from .child_actor import start_actor, stop_actor
+from . import reports
+from .child_actor import end_orphans, last_message_type, start_actor, stop_actor
 from .child_spec import AutoShutdown, ChildSpec, ChildSpecLike, checked_spec, checked_specs
 from .children import ChildBook, ChildRecord
 from .requests import (
@@ -64,8 +65,10 @@ from .settings import (
     InvalidSupervisor,
     Settings,
 )
+from .supervisor_ref import Orphan, SupervisorRef
 
-logger = logging.getLogger("keepwell.supervision")
+if TYPE_CHECKING:
+    from ..actors import Future
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,28 @@ class Supervisor(Actor):
         self._window = RestartWindow(max_restarts, max_seconds)
         self._book = ChildBook()
 
+    if TYPE_CHECKING:
+
+        @classmethod
+        def start(cls, *args: Any, **kwargs: Any) -> SupervisorRef: ...
+
+        @classmethod
+        def spawn(  # type: ignore[override]  # a future of a subclass: futures are invariant
+            cls, *args: Any, **kwargs: Any
+        ) -> Future[SupervisorRef]: ...
+
+    def _make_ref(self, system: ActorSystem) -> SupervisorRef:
+        return SupervisorRef(self, system)
+
+    @property
+    def _own_ref(self) -> SupervisorRef:
+        return cast("SupervisorRef", self._actor_ref)
+
     # -- start and end ---------------------------------------------------------------------------
 
     def on_start(self) -> Any:
         """Check what was given, then start the children (ORD-1, INIT-1, SPEC-2, SPEC-3)."""
+        self._own_ref.on_exit(self._leave_orphans)
         try:
             self._settings.check()
         except InvalidSetting as fault:
@@ -164,6 +185,14 @@ class Supervisor(Actor):
         for record in reversed(self._book.records()):
             self._stop_child(record)
 
+    def _leave_orphans(self, _: ExitReason) -> None:
+        """Note which children a killed supervisor leaves to their links; else there are none."""
+        self._own_ref.orphans = tuple(
+            Orphan(record.ref, record.watch, record.spec.shutdown)
+            for record in self._book.records()
+            if record.status is ChildStatus.RUNNING and record.ref is not None
+        )
+
     # -- messages --------------------------------------------------------------------------------
 
     def on_receive(self, message: Any) -> Any:
@@ -182,8 +211,9 @@ class Supervisor(Actor):
         if record is None or record.status is not ChildStatus.RUNNING:
             return  # a stranger's (SHUT-9), or a sibling's that was stopped already (STRAT-8)
         record.last_reason = message.reason
+        record.last_message = last_message_type(message.ref)
         decision = self._decide(record, Ended(record.key, message.reason))
-        self._report_end(record, message.reason, decision)
+        reports.child_ended(self.actor_ref, record, decision)
         self._carry_out(record, decision)
 
     def _on_try_again(self, message: TryAgain) -> None:
@@ -282,8 +312,9 @@ class Supervisor(Actor):
         for key in decision.remove:
             self._book.remove(self._book[key])
         if decision.ends_supervisor:
-            self._report_ending(record, decision)
+            reports.supervisor_ends(self.actor_ref, record, decision, self._settings)
             raise ExitActor(SHUTDOWN)
+        end_orphans(last_ref)
         for key in decision.start:
             started = self._book[key]
             if not self._restart(started, last_ref if started is record else None):
@@ -295,7 +326,7 @@ class Supervisor(Actor):
             ref = self._start_child(record)
         except StartFailed as failed:
             self._book.restart_failed(record, last_ref)
-            record.last_reason = failed.reason
+            record.last_reason, record.last_message = failed.reason, None
             again = TryAgain(record.key, record.retry)
             if self._settings.backoff is None:
                 self.actor_ref.tell(again)
@@ -304,7 +335,7 @@ class Supervisor(Actor):
             return False
         if ref is not None:
             record.restarts += 1
-            logger.info("%s has restarted %s", self.actor_ref, record.spec)
+            reports.child_restarted(self.actor_ref, record)
         return True
 
     # -- single children -------------------------------------------------------------------------
@@ -314,16 +345,15 @@ class Supervisor(Actor):
         try:
             ref, watch = start_actor(self, record.spec, record.args, record.kwargs)
         except StartFailed as failed:
-            self._report_start_failed(record, failed.reason)
+            reports.start_failed(self.actor_ref, record, failed.reason)
             raise
         if ref is None:
             self._book.stopped(record)
             return None
         self._book.running(record, ref, watch)
-        telemetry.emit(
-            "keepwell.supervisor.child_started",
-            supervisor=self.actor_ref, spec=record.spec, ref=ref,
-        )  # fmt: skip
+        if isinstance(ref, ActorRef):
+            ref._get_life().child_id = self._name_of(record)
+        reports.child_started(self.actor_ref, record)
         return ref
 
     def _start_or_refuse(self, record: ChildRecord) -> AnyRef | None:
@@ -338,16 +368,13 @@ class Supervisor(Actor):
         if record.status is not ChildStatus.RUNNING or ref is None:
             return
         reason = stop_actor(ref, record.watch, record.spec.shutdown)
+        end_orphans(ref)
         self._note_stopped(record, reason)
 
     def _note_stopped(self, record: ChildRecord, reason: ExitReason) -> None:
         expected = "killed" if record.spec.shutdown == "brutal_kill" else SHUTDOWN
         if reason != expected and not (is_orderly(reason) and record.spec.restart != "permanent"):
-            logger.warning("%s: %s ended with %r when stopped", self.actor_ref, record.spec, reason)
-            telemetry.emit(
-                "keepwell.supervisor.shutdown_error",
-                supervisor=self.actor_ref, spec=record.spec, ref=record.ref, reason=reason,
-            )  # fmt: skip
+            reports.shutdown_error(self.actor_ref, record, reason)
         record.last_reason = reason
         self._book.stopped(record)
 
@@ -365,46 +392,12 @@ class Supervisor(Actor):
             raise ChildRequestError("restarting", target, "it is being restarted; try again")
         return record
 
+    def _name_of(self, record: ChildRecord) -> Hashable:
+        """What stands for the child in paths."""
+        return record.spec.id
+
     @staticmethod
     def _info(record: ChildRecord) -> ChildInfo:
         restarting = record.status is ChildStatus.RESTARTING
         child: Any = RESTARTING if restarting else record.ref
         return ChildInfo(record.spec.id, child, record.spec.type, record.restarts)
-
-    # -- reports ---------------------------------------------------------------------------------
-    # The crash itself is reported, once, where it happens; here follows what comes of it.
-
-    def _report_end(self, record: ChildRecord, reason: ExitReason, decision: Decision) -> None:
-        telemetry.emit(
-            "keepwell.supervisor.child_ended",
-            supervisor=self.actor_ref, spec=record.spec, ref=record.ref, reason=reason,
-            verdict=decision.verdict.value,
-        )  # fmt: skip
-
-    def _report_start_failed(self, record: ChildRecord, reason: ExitReason) -> None:
-        error = reason if isinstance(reason, BaseException) else None
-        logger.error(
-            "%s could not start %s: %r", self.actor_ref, record.spec, reason, exc_info=error
-        )
-        telemetry.emit(
-            "keepwell.supervisor.start_failed",
-            supervisor=self.actor_ref, spec=record.spec, reason=reason, tries=record.tries + 1,
-        )  # fmt: skip
-
-    def _report_ending(self, record: ChildRecord, decision: Decision) -> None:
-        if decision.verdict is Verdict.AUTO_SHUTDOWN:
-            logger.info("%s ends because %s has ended for good", self.actor_ref, record.spec)
-            telemetry.emit(
-                "keepwell.supervisor.auto_shutdown", supervisor=self.actor_ref, spec=record.spec
-            )
-            return
-        logger.error(
-            "%s gives up: %s ended with %r, and more than %d restarts within %d s are too many",
-            self.actor_ref, record.spec, record.last_reason, self._settings.max_restarts,
-            self._settings.max_seconds,
-        )  # fmt: skip
-        telemetry.emit(
-            "keepwell.supervisor.gave_up",
-            supervisor=self.actor_ref, spec=record.spec, reason=record.last_reason,
-            restarts=len(decision.window.restarts),
-        )  # fmt: skip
