@@ -2,6 +2,7 @@
 
 from .contract import ConversationStore
 from .disk_store import DiskStore
+from .disk_table import DiskTable
 from .errors import (
     AppendConflict,
     CursorConflict,
@@ -20,22 +21,35 @@ from .errors import (
     StoreUnavailable,
 )
 from .grouping import Group, Grouping, grouped
+from .match_spec import ANY, BINDINGS, ROW, Var
 from .memory_store import MemoryStore
+from .memory_table import MemoryTable
 from .message import Message, ToolCall
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
+from .rows import END_OF_TABLE
 from .store import Store
 from .store_handle import StoreHandle
+from .table import Continuation, Table
+from .table_errors import TableError, TableFileError
+from .term_order import Atom
 from .token_counter import NoCounter, TokenCounter, default_counter
+from .value_copy import never_changes
 
 __all__ = [
+    "ANY",
     "AppendConflict",
     "Appended",
+    "Atom",
+    "BINDINGS",
+    "Continuation",
     "ConversationInfo",
     "ConversationStore",
     "CursorConflict",
     "DamagedStore",
     "DiskFull",
     "DiskStore",
+    "DiskTable",
+    "END_OF_TABLE",
     "ForeignFormat",
     "ForkedStore",
     "Group",
@@ -44,11 +58,13 @@ __all__ = [
     "InvalidMessage",
     "Log",
     "MemoryStore",
+    "MemoryTable",
     "Message",
     "NewRecord",
     "NewerFormat",
     "NoCounter",
     "PredecessorMissing",
+    "ROW",
     "ReadOnlyStore",
     "Record",
     "StaleEpoch",
@@ -57,9 +73,14 @@ __all__ = [
     "StoreHandle",
     "StoreInUse",
     "StoreUnavailable",
+    "Table",
+    "TableError",
+    "TableFileError",
     "Tail",
     "TokenCounter",
     "ToolCall",
+    "Var",
     "default_counter",
     "grouped",
+    "never_changes",
 ]
