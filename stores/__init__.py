@@ -26,11 +26,11 @@ from .memory_store import MemoryStore
 from .memory_table import MemoryTable
 from .message import Message, ToolCall
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
-from .rows import END_OF_TABLE
 from .store import Store
 from .store_handle import StoreHandle
 from .table import Continuation, Table
 from .table_errors import TableError, TableFileError
+from .table_rows import END_OF_TABLE
 from .term_order import Atom
 from .token_counter import NoCounter, TokenCounter, default_counter
 from .value_copy import never_changes

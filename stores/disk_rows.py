@@ -20,8 +20,8 @@ import lmdb
 
 from .key_codec import encode_key
 from .memory_rows import same_row
-from .row_codec import decode_row
-from .rows import END_OF_TABLE, Row, Rows, TableType
+from .table_codec import decode_row
+from .table_rows import END_OF_TABLE, Row, Rows, TableType
 
 SHORT: Final = 480
 _DIGEST: Final = 16

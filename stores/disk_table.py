@@ -25,11 +25,11 @@ from ..actors.ref import ActorRef
 from .disk_rows import DISK_ROWS, DiskRows, EncodedRow
 from .key_codec import encode_key
 from .memory_table import MemoryTable
-from .row_codec import encode_row
-from .rows import TABLE_TYPES, Row, Rows, TableType
 from .table import Table
+from .table_codec import encode_row
 from .table_errors import KILLED_CALLER, TableError, TableFileError, shown
 from .table_file import Access, Durability, TableFile, inspect
+from .table_rows import TABLE_TYPES, Row, Rows, TableType
 from .term_order import Term
 
 if TYPE_CHECKING:

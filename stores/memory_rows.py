@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from .rows import END_OF_TABLE, Ident, Position, Row, Rows, TableType
 from .sorted_keys import SortedKeys
+from .table_rows import END_OF_TABLE, Ident, Position, Row, Rows, TableType
 from .term_order import exact_key, exactly_equal
 
 Snapshot = tuple[list[Any], int]

@@ -26,10 +26,10 @@ from ..actors.context import running_actor
 from ..actors.exits import TableTransfer
 from ..actors.ref import ActorRef
 from .memory_rows import ROWS, MemoryRows, row_key
-from .rows import TABLE_TYPES, Ident, Row, Rows, Stored, TableType
 from .table import Table
 from .table_errors import KILLED_CALLER, shown
 from .table_names import TableNames
+from .table_rows import TABLE_TYPES, Ident, Row, Rows, Stored, TableType
 from .term_order import PLAIN, Term, exact_key, order_key
 from .value_copy import SCALARS, copy_value, read_row, stored_row
 

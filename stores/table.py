@@ -23,9 +23,9 @@ from .match_spec import (
     compile_spec,
     variables_in_order,
 )
-from .row_update import CounterOp, count, replace
-from .rows import END_OF_TABLE, Ident, Position, Row, Rows, Stored, TableType
 from .table_errors import BadArgument, TableError, shown
+from .table_rows import END_OF_TABLE, Ident, Position, Row, Rows, Stored, TableType
+from .table_update import CounterOp, count, replace
 from .term_order import Term
 
 T = TypeVar("T")

@@ -26,10 +26,10 @@ import msgpack
 
 from ..actors.failpoint import failpoint
 from .lmdb_pages import DamagedFile, ForeignFile, LmdbPages
-from .row_codec import DamagedRow
-from .rows import TABLE_TYPES, TableType
+from .table_codec import DamagedRow
 from .table_errors import TableFileError
 from .table_lock import TableLock, file_error, is_locked
+from .table_rows import TABLE_TYPES, TableType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,9 +29,9 @@ from keepwell.actors import TableTransfer  # noqa: E402
 from keepwell.stores.disk_table import DiskTable  # noqa: E402
 from keepwell.stores.match_spec import ANY, BINDINGS, ROW, Var  # noqa: E402
 from keepwell.stores.memory_table import MemoryTable  # noqa: E402
-from keepwell.stores.rows import END_OF_TABLE  # noqa: E402
 from keepwell.stores.table import Continuation, Table  # noqa: E402
 from keepwell.stores.table_errors import TableError, TableFileError  # noqa: E402
+from keepwell.stores.table_rows import END_OF_TABLE  # noqa: E402
 from keepwell.stores.term_order import Atom  # noqa: E402
 
 if TYPE_CHECKING:
