@@ -26,6 +26,7 @@ from .memory_store import MemoryStore
 from .memory_table import MemoryTable
 from .message import Message, ToolCall
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
+from .simple_store import SimpleStore
 from .store import Store
 from .store_handle import StoreHandle
 from .table import Continuation, Table
@@ -67,6 +68,7 @@ __all__ = [
     "ROW",
     "ReadOnlyStore",
     "Record",
+    "SimpleStore",
     "StaleEpoch",
     "Store",
     "StoreError",

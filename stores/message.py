@@ -273,6 +273,13 @@ def batch(messages: object) -> Iterable[Any]:
     return messages
 
 
+def settled(messages: Any) -> Any:
+    """`messages` as something that can be looked at twice; what is no batch stays as it is."""
+    if isinstance(messages, (list, tuple, str, bytes, bytearray, Mapping, Message)):
+        return messages
+    return list(messages) if isinstance(messages, Iterable) else messages
+
+
 # -- checks -----------------------------------------------------------------------------------
 
 _new = object.__new__

@@ -19,7 +19,7 @@ from .conversation_id import conversation_key
 from .engine import Engine, LongRead
 from .errors import StoreUnavailable, shown
 from .log import LazyLog
-from .message import Message
+from .message import Message, settled
 from .port import TIMEOUT, Port, port_of
 from .record import Appended, ConversationInfo, Log, Tail
 from .request import Append, Clear, check_range, is_large
@@ -110,10 +110,11 @@ class StoreHandle:
             append_id = f"{self._prefix}{next(self._numbers):012x}"
         port = self.port
         if _get_running_loop() is not None or self._behind:
-            if not isinstance(messages, (list, tuple)):
-                messages = messages if isinstance(messages, (str, bytes, dict, Message)) \
-                    or not isinstance(messages, Iterable) else list(messages)
-            if not port.counting or is_large(messages) or conversation_id in self._behind:
+            if type(messages) is not list:
+                messages = settled(messages)
+            if not port.counting or is_large(messages) or (
+                    self._behind and isinstance(conversation_id, str)
+                    and conversation_id in self._behind):
                 return self._add_later(conversation_id, messages, append_id, follows, epoch, cursor)
         try:
             request = Append(conversation_id, messages, append_id=append_id, follows=follows,
