@@ -303,13 +303,13 @@ class ActorRef(pykka.ActorRef[A]):
 
     @property
     def path(self) -> str | None:
-        """Its supervisors' names for it, from the root down, as `Root/stores/writer`; None if none."""
+        """Its supervisors' names for it from the root down, `Root/stores/writer`; None if none."""
         items: list[str] = []
         ref: Any = self
         while ref is not None:
             life = ref._life
-            parent = life.parent if life is not None else None
-            if parent is not None and life.child_id is not None:
+            parent = None if life is None else life.parent
+            if life is not None and parent is not None and life.child_id is not None:
                 items.append(str(life.child_id))
             elif items:
                 items.append(ref.name or ref.actor_class.__name__)

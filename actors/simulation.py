@@ -17,7 +17,7 @@ import random
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import runner
 from .async_runner import MAX_DEPTH, AsyncRef, LoopRunner, pump
@@ -29,9 +29,13 @@ from .starting import open_mailbox
 from .system import ActorSystem
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextvars import Context
+
     from .ref import ActorRef
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _FOREVER: Final = float("inf")
 
 
@@ -95,12 +99,18 @@ class _SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._scheduler.clock.monotonic()
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._scheduler.clock.call_later(when - self.time(), self._due, handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def _due(self, handle: asyncio.TimerHandle) -> None:
@@ -119,8 +129,10 @@ class _SimulatedLoop(asyncio.BaseEventLoop):
     def is_running(self) -> bool:
         return self._scheduler.is_open
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ARG002
-        future = self.create_future()
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:
             try:

@@ -309,4 +309,5 @@ def _refuse_network(path: str) -> None:
             best = (point, row[2])
     if best[1] in _NETWORK:
         raise StoreError(f"{path!r} is on a network file system ({best[1]} at {best[0]}): its "
-                         "locks and memory maps cannot be trusted. Give a directory on a local disk.")
+                         "locks and memory maps cannot be trusted. Give a directory on a local "
+                         "disk.")

@@ -73,7 +73,7 @@ class StoreActor(ThreadActor):
         """Close the table in order."""
         self._let_go()
 
-    def on_failure(self, *_args: Any) -> None:
+    def on_failure(self, *_args: Any, **_named: Any) -> None:
         """Close the table; what was not acknowledged is with the port."""
         self._let_go()
 

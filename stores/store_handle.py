@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from asyncio import _get_running_loop  # type: ignore[attr-defined]
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor

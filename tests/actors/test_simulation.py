@@ -1,4 +1,4 @@
-"""The simulated scheduler: the same steps from the same seed, and a search for what chance hides."""
+"""The simulated scheduler: same steps from the same seed; a search for what chance hides."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_search_finds_a_fault_names_its_seed_and_replays_it() -> None:
     assert again.value.__notes__ == [note]
 
 
-# -- the search: random programs of actors that ask, crash, stop, link and are killed ----------------
+# -- the search: random programs of actors that ask, crash, stop, link and are killed --------------
 
 
 class Server(Actor):

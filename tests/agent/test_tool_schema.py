@@ -289,7 +289,7 @@ def test_what_has_no_json_form_is_refused_by_name():
 
     def many(*xs: int) -> None: ...
 
-    def missing(x: "NoSuchName") -> None: ...  # noqa: F821, UP037
+    def missing(x: "NoSuchName") -> None: ...  # noqa: F821, UP037  # pyright: ignore[reportUndefinedVariable] - the fault to report
 
     for fn, words in [
         (bad, "parameter 'x' of 'bad'"),
