@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import pykka
 from pykka.messages import _ActorStop
 
-from . import lifecycle, runner, starting
+from . import bonds, lifecycle, runner, starting
 from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore, Monitor
@@ -248,11 +248,11 @@ class Actor(pykka.Actor):
 
         A dead `ref` gives an Exit message if this actor traps exits, else raises (`noproc`).
         """
-        lifecycle.link(self._actor_ref, ref, traps=self.trap_exit)
+        bonds.link(self._actor_ref, ref, traps=self.trap_exit)
 
     def unlink(self, ref: ActorRef[Any]) -> None:
         """Undo `link`, from either side."""
-        lifecycle.unlink(self._actor_ref, ref)
+        bonds.unlink(self._actor_ref, ref)
 
     def spawn_link(self, cls: type[C], *args: Any, **kwargs: Any) -> ActorRef[C]:
         """Start an actor linked with this one from its first moment; waits for `on_start`."""
@@ -260,12 +260,12 @@ class Actor(pykka.Actor):
 
     def monitor(self, target: ActorRef[Any] | str) -> Monitor:
         """Get a `Down` message when the actor or the name ends, at once if it is not there."""
-        ref, name = lifecycle.as_ref(target, self.system)
-        return lifecycle.monitor(self._actor_ref, ref, name)
+        ref, name = bonds.as_ref(target, self.system)
+        return bonds.monitor(self._actor_ref, ref, name)
 
     def demonitor(self, monitor: Monitor) -> bool:
         """End a monitor: no Down comes from it any more. False if it had ended."""
-        return lifecycle.demonitor(monitor)
+        return bonds.demonitor(monitor)
 
     # -- pykka's side ----------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class Starter(Generic[C]):
         bound = self._parent or self._link
         if self._name is not None:
             try:
-                owner = lifecycle.register(ref, self._name, system.names_table)
+                owner = bonds.register(ref, self._name, system.names_table)
             except RequestError as error:
                 failure: RequestError | None = error
             else:
@@ -362,7 +362,7 @@ class Starter(Generic[C]):
             if self._parent is not None:
                 ref._get_life().parent = self._parent
             try:
-                lifecycle.link(ref, bound, traps=False)
+                bonds.link(ref, bound, traps=False)
             except RequestError as error:
                 lifecycle.end(ref, NORMAL)
                 future.fail(starting.start_failed(ref, error.code))

@@ -21,11 +21,11 @@ from collections.abc import Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from . import lifecycle, runner
+from . import control, lifecycle, runner
 from .context import entered_system, running_actor
+from .control import END, RUN
 from .errors import RequestError
 from .exits import KILLED, Reply
-from .lifecycle import END, RUN
 from .ref import KILL_NOW, SIGNAL, A, ActorRef, Request
 
 if TYPE_CHECKING:
@@ -197,10 +197,10 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
         left = budget
         while left > 0:
             message: Any = None
-            if ref._control or lifecycle.is_suspended(ref):
-                todo = lifecycle.attend(ref, actor)
+            if ref._control or control.is_suspended(ref):
+                todo = control.attend(ref, actor)
                 if todo is None:
-                    if lifecycle.is_suspended(ref):
+                    if control.is_suspended(ref):
                         if runner.go_idle(ref):
                             return
                         continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import lifecycle
+from . import bonds
 from .context import current_system
 from .errors import RequestError
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def join(group: str, ref: ActorRef[Any]) -> None:
     """Add one membership. Raises RequestError (`noproc`) if the actor is dead."""
-    lifecycle.join_group(ref, group, ref.system.groups_table)
+    bonds.join_group(ref, group, ref.system.groups_table)
 
 
 def leave(group: str, ref: ActorRef[Any]) -> None:
     """Take one membership back. Raises RequestError (`not_joined`) if there is none."""
-    if not lifecycle.leave_group(ref, group, ref.system.groups_table):
+    if not bonds.leave_group(ref, group, ref.system.groups_table):
         raise RequestError(f"{ref} is no member of {group!r}", code="not_joined")
 
 

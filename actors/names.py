@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import lifecycle
+from . import bonds
 from .context import current_system
 from .errors import RequestError
 from .future import Future
@@ -36,14 +36,14 @@ def register(name: str, ref: ActorRef[Any]) -> None:
 
     Raises NameTaken; RequestError if the actor is dead or has another name.
     """
-    owner = lifecycle.register(ref, name, ref.system.names_table)
+    owner = bonds.register(ref, name, ref.system.names_table)
     if owner is not None:
         raise NameTaken(name, owner)
 
 
 def unregister(name: str, *, system: ActorSystem | None = None) -> None:
     """Free a name. Raises NotRegistered."""
-    if not lifecycle.unregister(name, (system or current_system()).names_table):
+    if not bonds.unregister(name, (system or current_system()).names_table):
         raise NotRegistered(name)
 
 

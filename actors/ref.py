@@ -32,7 +32,7 @@ from .future import Future, refuse_on_loop
 
 if TYPE_CHECKING:
 
-    from .lifecycle import Life
+    from .life import Life
     from .system import ActorSystem
 
 A = TypeVar("A", bound="pykka.Actor")
@@ -474,7 +474,7 @@ class Inbox:
         raise NotImplementedError("the mailbox is read by the actor's scheduler only")
 
 
-# Kinds of control items; what follows them in the tuple stands in `lifecycle.attend`.
+# Kinds of control items; what follows them in the tuple stands in `control.attend`.
 STOP, SIGNAL, KILL_NOW, DELIVER, CONTINUE, START = range(6)
 SUSPEND, RESUME, GET_STATE, STATISTICS, IDLE_ARM, IDLE = range(6, 12)
 
@@ -487,7 +487,7 @@ def _never(_ref: Any) -> None:
 
 def new_life(ref: ActorRef[Any]) -> Life:
     """Give `ref` its Life, the rarely needed part of an actor's state; at most one is made."""
-    from .lifecycle import Life
+    from .life import Life
 
     with _creating:
         life = ref._life

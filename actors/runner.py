@@ -1,7 +1,7 @@
 """Runs an actor in the current thread: takes its messages, calls its handler, ends it.
 
 `run` is for actors whose handlers are plain functions (`Actor`, `ThreadActor`); `async_runner` does
-the same on an event loop. Both leave the meaning of control items to `lifecycle.attend`.
+the same on an event loop. Both leave the meaning of control items to `control.attend`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr, _ActorStop
 
-from . import lifecycle, starting
+from . import control, lifecycle, starting
 from .context import running_actor
+from .control import BEGIN, END, RUN
 from .errors import RequestError
 from .exits import Reply
-from .lifecycle import BEGIN, END, RUN
 from .ref import ActorRef, Request
 
 BUDGET: Final = 300
@@ -39,7 +39,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
     left = budget
     message: Any = None
     while left > 0:
-        if (ref._control or lifecycle.is_suspended(ref)) and not _attend(ref, actor):
+        if (ref._control or control.is_suspended(ref)) and not _attend(ref, actor):
             return False
         batch = ref._batch
         if not batch:
@@ -103,7 +103,7 @@ def take(ref: ActorRef[Any]) -> list[Any]:
 def go_idle(ref: ActorRef[Any]) -> bool:
     """Give the actor up; False if there is new work and it is still ours."""
     ref._idle = True
-    if lifecycle.has_work(ref):
+    if control.has_work(ref):
         idle, ref._idle = ref._idle, False
         return not idle
     return True
@@ -146,9 +146,9 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
 def _attend(ref: ActorRef[Any], actor: Any) -> bool:
     """Work off the control lane; False if the actor has ended, or is suspended and given up."""
     while True:
-        todo = lifecycle.attend(ref, actor)
+        todo = control.attend(ref, actor)
         if todo is None:
-            if not lifecycle.is_suspended(ref):
+            if not control.is_suspended(ref):
                 return True
             if go_idle(ref):
                 return False

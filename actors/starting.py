@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import lifecycle
+from . import bonds, control, lifecycle
 from .context import running_actor
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore
@@ -44,7 +44,7 @@ def on_start(ref: ActorRef[Any], actor: Any) -> Any:
 def open_mailbox(ref: ActorRef[Any]) -> None:
     """Let a started actor handle messages, those that came before included."""
     ref._idle = True
-    if lifecycle.has_work(ref):
+    if control.has_work(ref):
         idle, ref._idle = ref._idle, False
         if idle:
             ref._put(ref)
@@ -90,4 +90,4 @@ def unbind(ref: ActorRef[Any]) -> None:
     """Remove the links of an actor that did not start: its peers learn of it from the start."""
     life = ref._life
     for peer in list(life.links or ()) if life is not None else ():
-        lifecycle.unlink(peer, ref)
+        bonds.unlink(peer, ref)

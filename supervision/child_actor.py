@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from ..actors import Actor, ActorRef, CallTimeout, Exit, ExitActor, Future, Ignore, StartFailed
+from ..actors.bonds import adopt
 from ..actors.errors import InvalidValue
 from ..actors.exits import KILLED, NOPROC, SHUTDOWN, ExitReason
-from ..actors.lifecycle import adopt, statistics
+from ..actors.inspection import statistics
 from ..actors.ref import AnyRef
 from .child_spec import ChildSpec, ShutdownTime
 from .plain_pykka import Watch, start_watched, watch_running

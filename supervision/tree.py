@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..actors import ActorRef, InvalidValue, NamedRef, names
-from ..actors.lifecycle import statistics
+from ..actors.inspection import statistics
 from ..actors.ref import AnyRef
 from .children import ChildRecord
 from .requests import SupervisorLike

@@ -1,4 +1,4 @@
-"""`ActorRef.ended` (F47) and `lifecycle.adopt`: what supervisors wait for and hold on to."""
+"""`ActorRef.ended` (F47) and `bonds.adopt`: what supervisors wait for and hold on to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepwell.actors import Actor, ActorSystem, Exit, ExitActor, names
-from keepwell.actors.lifecycle import adopt
+from keepwell.actors.bonds import adopt
 
 
 @pytest.fixture

@@ -1,0 +1,105 @@
+"""The part of an actor's state that most actors never need, and the lock that guards bonds."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .exits import NOPROC, ExitReason, Monitor
+from .future import Future
+
+if TYPE_CHECKING:
+    from .ref import ActorRef, Request
+
+lock = threading.Lock()
+"""Guards links, monitors, names and groups of all actors.
+
+Held for a few statements only; nothing is sent and no user code runs under it.
+"""
+
+_made_lock = threading.Lock()
+
+
+class Life:
+    """The part of an actor's state that most actors never need."""
+
+    __slots__ = (
+        "__weakref__", "batch", "child_id", "deferred", "end_futures", "exit_callbacks", "groups",
+        "idle_message", "idle_seconds", "idle_timer", "last_message", "links", "monitors", "name",
+        "parent", "stop_futures", "stopped", "suspended", "urn",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.groups: dict[str, int] | None = None
+        self.links: dict[ActorRef[Any], None] | None = None
+        self.monitors: dict[Monitor, None] | None = None
+        self.parent: ActorRef[Any] | None = None
+        # What its supervisor calls it: an item of its path.
+        self.child_id: Any = None
+        self.exit_callbacks: list[Callable[[ExitReason], object]] | None = None
+        self.stop_futures: list[Any] | None = None
+        # Who waits for the end; a tuple once everything of it is over.
+        self.end_futures: list[Future[ExitReason]] | tuple[()] | None = None
+        # Requests that the actor has taken and will answer later, and those of a running batch.
+        self.deferred: dict[Request, None] | None = None
+        self.batch: list[Request] | None = None
+        self.suspended = False
+        self.idle_seconds: float | None = None
+        self.idle_message: Any = None
+        self.idle_timer: Any = None
+        self.last_message: str | None = None
+        self.urn: str | None = None
+        self.stopped: threading.Event | None = None
+
+    def get_urn(self) -> str:
+        """The actor's urn, made now if nobody has asked before."""
+        urn = self.urn
+        if urn is None:
+            with _made_lock:
+                urn = self.urn
+                if urn is None:
+                    urn = self.urn = uuid.uuid4().urn
+        return urn
+
+    def get_stopped(self, ref: ActorRef[Any]) -> threading.Event:
+        """An event that is set once the actor has ended."""
+        with _made_lock:
+            if self.stopped is None:
+                self.stopped = threading.Event()
+        if ref._closed:
+            self.stopped.set()
+        return self.stopped
+
+    def add_exit_callback(
+        self, ref: ActorRef[Any], callback: Callable[[ExitReason], object]
+    ) -> Callable[[], None]:
+        """See ActorRef.on_exit."""
+        with lock:
+            alive = not ref._closed
+            if alive:
+                if self.exit_callbacks is None:
+                    self.exit_callbacks = []
+                self.exit_callbacks.append(callback)
+        if not alive:
+            callback(NOPROC)
+
+        def forget() -> None:
+            with lock:
+                if self.exit_callbacks is not None and callback in self.exit_callbacks:
+                    self.exit_callbacks.remove(callback)
+
+        return forget
+
+    def add_end_future(self, ref: ActorRef[Any], future: Future[ExitReason]) -> None:
+        """See ActorRef.ended."""
+        with lock:
+            over = isinstance(self.end_futures, tuple)
+            if not over:
+                if self.end_futures is None:
+                    self.end_futures = []
+                self.end_futures.append(future)  # type: ignore[union-attr]
+        if over:
+            future.complete(ref._reason)
