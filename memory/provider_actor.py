@@ -1,0 +1,248 @@
+"""The provider actor: a lane per conversation.
+
+Over one of our stores the lane is a light thing. An append has left it as soon as the store has it
+in its queue, because stores commit in mailbox order; the actor is called in place, and answers with
+the store's own future. Only `history` waits, for the lane's last outstanding append: with the
+stores' commit before acknowledgement this is read-your-writes (RW-1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..actors.async_actor import AsyncActor
+from ..actors.errors import CallTimeout, KeepwellError, RequestError, Unavailable
+from ..actors.failpoint import failpoint
+from ..actors.future import Future
+from .provider import CALL_SECONDS, Append, Clear, History, Prepare, ProviderError
+
+logger = logging.getLogger("keepwell.memory")
+
+
+class ProviderHome:
+    """Where a provider's actor is found; outlives its incarnations."""
+
+    def __init__(self, owner: object = None) -> None:
+        self.owner = owner  # the store's port or the provider: alive as long as its place is
+        self.ref: Any = None
+        self.closed = False
+        self._waiting: list[Future[None]] = []
+
+    def moved_in(self, ref: Any) -> None:
+        """An incarnation has started."""
+        self.ref = ref
+        self._wake()
+
+    def close(self) -> None:
+        """No further incarnation will come."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.complete(None)
+
+    def next_incarnation(self) -> Future[None]:
+        """Done when an incarnation has started after this call, or none will."""
+        future: Future[None] = Future()
+        self._waiting.append(future)
+        if self.closed:
+            future.complete(None)
+        return future
+
+
+def chain(source: Future[Any], target: Future[Any]) -> None:
+    """Complete `target` as `source` is completed."""
+
+    def done(future: Future[Any]) -> None:
+        error = future.error()
+        if error is None:
+            target.complete(future.get())
+        else:
+            target.fail(error)
+
+    source.add_done_callback(done)
+
+
+class StoreProviderActor(AsyncActor):
+    """The provider actor over one of our stores; answers with the store's own futures."""
+
+    def __init__(self, home: ProviderHome, store: Any) -> None:
+        super().__init__()
+        self._home = home
+        self._store = store
+        # The last append of each conversation that is not known to be committed.
+        self._outstanding: dict[str, Future[Any]] = {}
+
+    def on_start(self) -> None:
+        self._home.moved_in(self.actor_ref)
+
+    def on_receive(self, message: Any) -> Any:
+        try:
+            return self._serve(message)
+        except KeepwellError as error:  # a refusal is the asker's; anything else is a crash
+            return Future.failed(error)
+
+    def _serve(self, message: Any) -> Any:
+        kind = message.__class__
+        if kind is Append:
+            failpoint("provider.append")
+            conversation_id = message.conversation_id
+            future = self._store.add(
+                conversation_id, message.records, append_id=message.append_id,
+                follows=message.follows, epoch=message.epoch, cursor=message.cursor,
+            )  # fmt: skip
+            if not isinstance(future, Future):
+                future = self._awaited(future)
+            if not future.done():
+                self._outstanding[conversation_id] = future
+                future.add_done_callback(partial(self._committed, conversation_id))
+            return future
+        if kind is History:
+            failpoint("provider.history")
+            outstanding = self._outstanding.get(message.conversation_id)
+            if outstanding is None or outstanding.done():
+                return self._read(message)
+            read: Future[Any] = Future()
+            outstanding.add_done_callback(lambda _: self._read_into(message, read))
+            return read
+        if kind is Clear:
+            cleared = self._store.clear(message.conversation_id)
+            return cleared if isinstance(cleared, Future) else self._awaited(cleared)
+        return super().on_receive(message)
+
+    def _read(self, message: History) -> Future[Any]:
+        log = self._store.read(message.conversation_id, after=message.after, marks=message.marks)
+        return log if isinstance(log, Future) else self._awaited(log)
+
+    def _awaited(self, answer: Any) -> Future[Any]:
+        """A future of what a foreign store gave: it may be any awaitable."""
+
+        async def wait() -> Any:
+            return await answer if inspect.isawaitable(answer) else answer
+
+        return self.system.run(wait())
+
+    def _read_into(self, message: History, read: Future[Any]) -> None:
+        try:
+            chain(self._read(message), read)
+        except Exception as error:
+            read.fail(error)
+
+    def _committed(self, conversation_id: str, future: Future[Any]) -> None:
+        # In the store's thread; a newer append may have taken the place meanwhile.
+        if self._outstanding.get(conversation_id) is future:
+            self._outstanding.pop(conversation_id, None)
+
+
+class ProviderActor(AsyncActor):
+    """The provider actor over custom code: one lane per conversation, each call awaited."""
+
+    def __init__(self, home: ProviderHome, provider: Any) -> None:
+        super().__init__()
+        self._home = home
+        self._provider = provider
+        self._lanes: dict[str, deque[tuple[Any, Any]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepts = {
+            name: accepts(provider.append, name)
+            for name in ("append_id", "follows", "epoch", "cursor")
+        }
+        self._history_options = [
+            name for name in ("marks", "after") if accepts(provider.history, name)
+        ]
+        missing = [name for name in ("append_id", "epoch") if not self._accepts[name]]
+        if missing:
+            logger.warning(
+                "memory provider %r: append() takes no %s; replayed appends may be stored twice, "
+                "late writes may pass a clear", provider, " and no ".join(missing),
+            )  # fmt: skip
+
+    def on_start(self) -> None:
+        ref: Any = self.actor_ref
+        ref.on_exit(self._ended)
+        self._home.moved_in(self.actor_ref)
+
+    def _ended(self, _reason: object) -> None:
+        for task in list(self._tasks):
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def on_receive(self, message: Any) -> Any:
+        if not isinstance(message, History | Append | Prepare | Clear):
+            return super().on_receive(message)
+        request = self.defer()
+        lane = self._lanes.get(message.conversation_id)
+        if lane is not None:
+            lane.append((message, request))
+            return None
+        lane = self._lanes[message.conversation_id] = deque([(message, request)])
+        task = asyncio.get_running_loop().create_task(self._serve(message.conversation_id, lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    async def _serve(self, conversation_id: str, lane: deque[tuple[Any, Any]]) -> None:
+        while lane:
+            message, request = lane.popleft()
+            try:
+                request.reply(await asyncio.wait_for(self._call(message), CALL_SECONDS))
+            except TimeoutError:
+                request.fail(CallTimeout(
+                    f"the memory provider did not answer within {CALL_SECONDS:g} s"
+                ))  # fmt: skip
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                request.fail(_provider_error(message, error))
+        del self._lanes[conversation_id]
+
+    async def _call(self, message: Any) -> Any:
+        provider = self._provider
+        match message:
+            case History(conversation_id):
+                wanted = {name: getattr(message, name) for name in self._history_options}
+                return await _run(provider.history, conversation_id, **wanted)
+            case Prepare(conversation_id, messages):
+                return await _run(provider.prepare, conversation_id, messages)
+            case Clear(conversation_id):
+                return await _run(provider.clear, conversation_id)
+        options = {
+            name: getattr(message, name)
+            for name, accepted in self._accepts.items()
+            if accepted and getattr(message, name) is not None
+        }
+        return await _run(provider.append, message.conversation_id, message.records, **options)
+
+
+async def _run(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if inspect.iscoroutinefunction(method):
+        return await method(*args, **kwargs)
+    value = await asyncio.to_thread(method, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def accepts(method: Callable[..., Any], name: str) -> bool:
+    """Whether a provider's method takes the keyword `name`."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _provider_error(message: Any, error: BaseException) -> BaseException:
+    if isinstance(error, RequestError | Unavailable):
+        return error
+    wrapped = ProviderError(
+        type(message).__name__.lower(), message.conversation_id,
+        f"raised {type(error).__name__}: {error}",
+    )  # fmt: skip
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,162 @@
+"""A provider by its place, not its incarnation: what agents and kernels hold."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..actors.errors import ActorDied
+from ..actors.future import Future
+from ..stores.message import Message, checked_messages
+from .provider import REQUEST_SECONDS, Append, Clear, History, Prepare
+from .provider_actor import chain
+from .turn_gate import TurnGates
+
+if TYPE_CHECKING:
+    from ..stores.record import Appended, NewRecord
+    from .provider_actor import ProviderHome
+    from .window import Window
+
+
+class ProviderHandle:
+    """A provider by its place, not its incarnation: what agents and kernels hold.
+
+    `journal`: whether durable turns hold on it (PV-9). `gates`: the turn gates of its store.
+    `probes`: whether an append may carry a cursor, so that its id can be looked up.
+    While the actor is restarted, requests are sent again under their append id for 35 s.
+    """
+
+    def __init__(
+        self,
+        home: ProviderHome,
+        *,
+        journal: bool,
+        gates: TurnGates,
+        window: Window | None = None,
+        custom: bool = False,
+        probes: bool = True,
+    ) -> None:
+        self._home = home
+        self.journal = journal
+        self.gates = gates
+        self.window = window
+        self.custom = custom
+        self.probes = probes
+
+    def history(
+        self, conversation_id: str, *, marks: bool = False, after: int | None = None
+    ) -> Future[Any]:
+        """The log after this conversation's outstanding appends; of a custom provider its messages.
+
+        Raises (through the future) ProviderError, StoreUnavailable, CallTimeout. Rules: PV-2, RW-1.
+        """
+        return self._send(History(conversation_id, marks, after))
+
+    def append(
+        self,
+        conversation_id: str,
+        records: Iterable[NewRecord | Message | Mapping[str, Any]],
+        *,
+        append_id: str | None = None,
+        follows: str | None = None,
+        epoch: int | None = None,
+        cursor: int | None = None,
+    ) -> Future[Appended]:
+        """Store records; done after the commit. Order of calls is order in the log. Rule: PV-6."""
+        if self.custom and not self.journal:
+            messages = [getattr(one, "message", one) for one in records]
+            records = checked_messages([one for one in messages if one is not None])
+            if not records:
+                return _NOTHING
+        if append_id is None:
+            append_id = uuid.uuid4().hex  # so that a re-sent append is stored once
+        return self._send(Append(conversation_id, list(records), append_id, follows, epoch, cursor))
+
+    def prepare(
+        self, conversation_id: str, messages: Sequence[Message]
+    ) -> Sequence[Message] | Future[Any]:
+        """What the model is shown; at once over a store, a future of it from custom code. PV-3."""
+        if self.custom:
+            return self._send(Prepare(conversation_id, messages))
+        return messages if self.window is None else self.window.apply(messages)
+
+    def clear(self, conversation_id: str) -> Future[None]:
+        """Empty the conversation at once."""
+        return self._send(Clear(conversation_id))
+
+    def _send(self, message: Any) -> Future[Any]:
+        ref = self._home.ref
+        outer: Future[Any] = ref.ask(message, block=False)
+        if outer.done() and outer.error() is None:
+            inner = outer.get()
+            return inner if isinstance(inner, Future) else outer
+        return self._send_slowly(message, outer)
+
+    def _send_slowly(self, message: Any, outer: Future[Any]) -> Future[Any]:
+
+        result: Future[Any] = Future()
+        system = self._home.ref.system
+        deadline = system.clock.monotonic() + REQUEST_SECONDS
+
+        def answered(future: Future[Any]) -> None:
+            error = future.error()
+            if error is None:
+                value = future.get()
+                if isinstance(value, Future):
+                    chain(value, result)
+                else:
+                    result.complete(value)
+            elif isinstance(error, ActorDied):
+                again = self._home.next_incarnation()
+                left = deadline - system.clock.monotonic()
+                if self._home.closed or left <= 0:
+                    result.fail(error)
+                elif self._home.ref.is_alive():
+                    resend(None)
+                else:
+                    timer = system.clock.call_later(left, lambda: result.fail(error))
+                    again.add_done_callback(lambda _: timer.cancel())
+                    again.add_done_callback(resend)
+            else:
+                result.fail(error)
+
+        def resend(_: object) -> None:
+            if not result.done():
+                self._home.ref.ask(message, block=False).add_done_callback(answered)
+
+        outer.add_done_callback(answered)
+        return result
+
+
+_NOTHING: Future[Any] = Future.of(None)
+
+
+class NoMemory:
+    """The provider of a stateless agent: remembers nothing (AG-9)."""
+
+    journal = False
+    custom = True
+    probes = False
+    window = None
+
+    def __init__(self) -> None:
+        from .turn_gate import TurnGates
+
+        self.gates = TurnGates()
+
+    def history(self, _conversation_id: str, **_: Any) -> Future[Any]:
+        """Nothing."""
+        return Future.of(())
+
+    def append(self, _conversation_id: str, _records: Any, **_: Any) -> Future[Any]:
+        """Forgets them."""
+        return _NOTHING
+
+    def prepare(self, _conversation_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+        """The identity."""
+        return messages
+
+    def clear(self, _conversation_id: str) -> Future[None]:
+        """There is nothing to clear."""
+        return _NOTHING
