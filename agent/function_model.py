@@ -31,6 +31,7 @@ class FunctionModel:
 
     @property
     def name(self) -> str:
+        """The name given when it was made."""
         return self._name
 
     async def complete(self, request: ModelRequest) -> ModelReply:

@@ -84,6 +84,7 @@ class ScriptedModel:
 
     @property
     def name(self) -> str:
+        """The name given when it was made."""
         return self._name
 
     async def complete(self, request: ModelRequest) -> ModelReply:

@@ -261,11 +261,13 @@ class TurnState:
         return tuple(call.pending() for call in self.batch.calls if call.awaiting)
 
     def decided(self) -> dict[str, Decision]:
-        """Decisions of the current batch by call id."""
-        if self.batch is None:
-            return {}
+        """Decisions of the turn by call id, so that a repeated one is known (HP-4)."""
         return {
-            call.call.id: call.decision for call in self.batch.calls if call.decision is not None
+            call.call.id: call.decision
+            for _step, entry in self._entries
+            if isinstance(entry, Batch)
+            for call in entry.calls
+            if call.decision is not None
         }
 
     def append_id(self, step: int) -> str:
@@ -439,7 +441,8 @@ def next_action(turn: TurnState, rules: Rules) -> Action:
 def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     run: list[Call] = []
     settle: list[tuple[Call, str]] = []
-    over = skipped_from(turn, batch, rules)
+    done = sum(1 for call in batch.calls if call.result is not None and call.error != "skipped")
+    over = skipped_from(turn.rounds, turn.calls_counted - done, batch, rules)
     for call in batch.open_calls():
         if call.awaiting:
             continue
@@ -462,16 +465,16 @@ def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     return AwaitDecision(turn.pending())
 
 
-def skipped_from(turn: TurnState, batch: Batch, rules: Rules) -> int:
-    """The index in the batch from which on calls are beyond a limit and not run. Rule: LM-1."""
-    if turn.rounds >= rules.max_rounds and not _all_direct(batch, rules):
+def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules) -> int:
+    """The index in the batch from which on calls are beyond a limit and not run. Rule: LM-1.
+
+    `rounds`: model calls so far, that of the batch included. `counted`: calls of earlier batches.
+    """
+    if rounds >= rules.max_rounds and not _all_direct(batch, rules):
         return 0
     if rules.max_tool_calls is None:
         return len(batch.calls)
-    counted_here = sum(
-        1 for call in batch.calls if call.result is not None and call.error != "skipped"
-    )
-    return max(0, rules.max_tool_calls - (turn.calls_counted - counted_here))
+    return max(0, rules.max_tool_calls - counted)
 
 
 def _limit(turn: TurnState, rules: Rules) -> str:

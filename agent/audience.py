@@ -1,0 +1,116 @@
+"""Who is told what a turn does: streams and callbacks, never before it is stored (AG-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from .callbacks import Callback, CallbackInfo, fire
+from .events import (
+    Event,
+    ModelEnded,
+    ModelStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnStarted,
+)
+from .turn import Batch, TurnState, call_arguments
+
+if TYPE_CHECKING:
+    from .journal import Journal
+    from .stream import Listener
+    from .tool_threads import ToolThreads
+    from .turn_queue import TurnRequest
+
+
+class Audience:
+    """The streams and callbacks of the running turn."""
+
+    def __init__(
+        self,
+        callbacks: Mapping[str, Callback],
+        journal: Journal,
+        conversation_id: str,
+        threads: ToolThreads,
+    ) -> None:
+        self._callbacks = callbacks
+        self._journal = journal
+        self._id = conversation_id
+        self._threads = threads
+        self._listeners: list[Listener] = []
+        self._turn: TurnState | None = None
+
+    async def attend(self, request: TurnRequest | None, turn: TurnState) -> None:
+        """A turn begins or goes on: streams of this request see it from here on."""
+        self._turn = turn
+        self._listeners = request.listeners if request is not None else []
+        if self._listeners:
+            if self._journal.unsettled:
+                await self._journal.settled()
+            self._catch_up(None)
+
+    def dismiss(self) -> None:
+        """No turn runs."""
+        self._turn = None
+        self._listeners = []
+
+    @property
+    def listening(self) -> bool:
+        """Whether any stream is open: streams may come and go while a turn runs."""
+        return bool(self._listeners)
+
+    async def show(self, event: Event) -> None:
+        """Show an event after everything before it is stored."""
+        if self._listeners:
+            if self._journal.unsettled:
+                await self._journal.settled()
+            self.push(event)
+
+    def push(self, event: Event) -> None:
+        """Show an event now; everything before it is stored."""
+        self._catch_up(event)
+        for listener in self._listeners:
+            listener.push(event)
+
+    def _catch_up(self, coming: Event | None) -> None:
+        for listener in self._listeners:
+            if listener.fresh and self._turn is not None:
+                listener.fresh = False
+                for event in past_events(self._turn, self._id, coming):
+                    listener.push(event)
+
+    async def tell(self, name: str, step: int, value: object) -> None:
+        """Run a callback, if there is one of this name, after everything before it is stored."""
+        callback = self._callbacks.get(name)
+        if callback is None:
+            return
+        if self._journal.unsettled:
+            await self._journal.settled()
+        turn_id = self._turn.turn_id if self._turn is not None else ""
+        await fire(callback, CallbackInfo(name, self._id, turn_id, step, value), self._threads)
+
+
+def past_events(turn: TurnState, conversation_id: str, coming: Event | None) -> Iterator[Event]:
+    """The events of a turn up to, and without, the one that comes now: for a late stream."""
+    yield TurnStarted(conversation_id, turn.turn_id)
+    before = getattr(coming, "step", 1 << 62)
+    for step, entry in turn.entries():
+        if not step or step > before:
+            continue
+        message = entry.message if isinstance(entry, Batch) else entry
+        if step < before:
+            yield ModelStarted(step)
+            if message.text:
+                yield TextDelta(step, message.text)
+            yield ModelEnded(step, message)
+        if isinstance(entry, Batch):
+            for call in entry.calls:
+                started = call.started or call.result is not None
+                if started and not (isinstance(coming, ToolStarted) and call.step >= before):
+                    arguments = call_arguments(call)
+                    yield ToolStarted(call.step, call.call.id, call.call.name, arguments)
+                if call.result is not None and call.step != before:
+                    yield ToolEnded(
+                        call.step, call.call.id, call.call.name, call.result.text, call.error
+                    )

@@ -1,0 +1,97 @@
+"""What one model call is shown: the projection of log and turn (AG-2, PV-3, PV-4, AG-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..actors.future import Future
+from ..memory.log_messages import LogMessages
+from ..memory.provider import ProviderError
+from ..memory.repair import in_call_order, repair
+from ..stores.errors import InvalidMessage
+from ..stores.message import Message
+
+if TYPE_CHECKING:
+    from ..memory.provider_handle import NoMemory, ProviderHandle
+    from .spec import AgentSpec
+
+MAX_SHOWN_CHARACTERS: Final = 200_000
+"""A tool result longer than this is shown cut; the log keeps it whole."""
+
+
+async def shown_to_model(
+    memory: ProviderHandle | NoMemory,
+    conversation_id: str,
+    base: Sequence[Message],
+    turn: Sequence[Message],
+    spec: AgentSpec,
+) -> tuple[Message, ...]:
+    """prepare → repair → cap → instructions.
+
+    `base`: the history before the turn, lazily; `turn`: its messages so far. Raises ProviderError
+    if a custom `prepare` raises, or gives nothing or what are no messages.
+    """
+    view: Sequence[Message]
+    if isinstance(base, LogMessages):
+        view = LogMessages(base.log, turn)
+    else:
+        view = (*base, *turn)
+    prepared: Any = memory.prepare(conversation_id, view)
+    if isinstance(prepared, Future):
+        prepared = await prepared
+    messages = in_call_order(
+        repair(as_messages(prepared, conversation_id) if memory.custom else prepared)
+    )
+    if not messages:
+        raise ProviderError("prepare", conversation_id, "gave no messages")
+    messages = capped(messages)
+    if spec.instructions:
+        return (Message("system", spec.instructions), *messages)
+    return messages
+
+
+def as_messages(value: Any, conversation_id: str) -> list[Message]:
+    """What a custom provider gave, as messages. Raises ProviderError."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise ProviderError("prepare", conversation_id, f"gave {type(value).__name__}, no messages")
+    messages = []
+    for item in value:
+        message = getattr(item, "message", item)
+        if isinstance(message, Mapping):
+            try:
+                message = Message.from_dict(message)
+            except InvalidMessage as error:
+                raise ProviderError(
+                    "prepare", conversation_id, f"gave a bad message: {error}"
+                ) from error
+        if not isinstance(message, Message):
+            raise ProviderError(
+                "prepare", conversation_id, f"gave {type(item).__name__}, no message"
+            )
+        messages.append(message)
+    return messages
+
+
+def capped(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Giant tool results cut for the model, with a note that says so and how to find the rest."""
+    if not any(_giant(message) for message in messages):
+        return messages
+    return tuple(_cut(message) if _giant(message) else message for message in messages)
+
+
+def _giant(message: Message) -> bool:
+    content = message.content
+    return (
+        message.role == "tool" and isinstance(content, str) and len(content) > MAX_SHOWN_CHARACTERS
+    )
+
+
+def _cut(message: Message) -> Message:
+    content = message.content
+    assert isinstance(content, str)
+    note = (
+        f"\n[{len(content) - MAX_SHOWN_CHARACTERS} of {len(content)} characters left out; the "
+        f"whole result of call {message.tool_call_id} is in the conversation's log]"
+    )
+    return message.replace(content=content[:MAX_SHOWN_CHARACTERS] + note)

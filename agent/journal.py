@@ -1,0 +1,215 @@
+"""A conversation's log as the journal of its turns.
+
+Appends of a turn are chained (`follows`) and not awaited one by one: `settled()` is awaited before
+an outside effect (a tool runs, something is shown, an answer is given), so that a model call, which
+may be repeated, overlaps the flush (AG-3). An append that failed fails the next `settled()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..actors.failpoint import failpoint
+from ..memory.log_messages import LogMessages
+from ..stores.errors import (
+    AppendConflict,
+    CursorConflict,
+    PredecessorMissing,
+    StaleEpoch,
+)
+from ..stores.record import NewRecord
+from .turn import TurnState, fold, heal_records
+from .turn_errors import ConversationCleared, TurnConflict
+
+if TYPE_CHECKING:
+    from ..actors.future import Future
+    from ..memory.provider_handle import NoMemory, ProviderHandle
+    from ..stores.message import Message
+    from ..stores.record import Log, Record
+
+_NO_CURSOR: Final = 1 << 62
+"""A cursor that no log has: an append that requires it only asks whether its id is known."""
+
+
+class JournalBroken(Exception):
+    """The log holds another step under this turn's id: the agent must start from the log again."""
+
+
+class Journal:
+    """One conversation's log, as its agent sees it.
+
+    `last`: the newest turn in the log, None before `open` or if there is none. `durable`: whether
+    the log is a journal at all (PV-9).
+    """
+
+    def __init__(self, memory: ProviderHandle | NoMemory, conversation_id: str) -> None:
+        self._memory = memory
+        self._id = conversation_id
+        self.durable = memory.journal
+        self.last: TurnState | None = None
+        self._records: Sequence[Record] = ()
+        # (epoch, cursor) up to which every turn has ended and every call has its result.
+        self._clean: tuple[int, int] | None = None
+        self._epoch: int | None = None
+        self._cursor = 0
+        self._written = 0
+        self._tail: str | None = None
+        self._pending: list[Future[Any]] = []
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def open(self) -> Sequence[Message]:
+        """Read the log and return its messages; sets `last`.
+
+        Reads marks only if something was written that this agent has not seen; then back to the
+        question of the newest turn, since whatever came before was healed before that turn.
+        """
+        self._pending.clear()
+        self._tail = None
+        self._written = 0
+        log = await self._memory.history(self._id)
+        if not self.durable:
+            return log if isinstance(log, Sequence) else tuple(log)
+        if (log.epoch, log.cursor) != self._clean:
+            full = await self._memory.history(self._id, marks=True)
+            turn_id, self._records = newest_turn(full)
+            self.last = None if turn_id is None else fold(turn_id, self._records)
+            if full.cursor != log.cursor or full.epoch != log.epoch:
+                log = await self._memory.history(self._id)
+            self._clean = None
+        else:
+            self._records = ()
+        self._epoch, self._cursor = log.epoch, log.cursor
+        return LogMessages(log)
+
+    async def before(self, first_seq: int) -> tuple[Message, ...]:
+        """The messages before a turn that is resumed."""
+        log: Log = await self._memory.history(self._id)
+        return tuple(
+            record.message
+            for record in log
+            if record.message is not None and record.seq < first_seq
+        )
+
+    async def find(self, turn_id: str, question: NewRecord) -> TurnState | None:
+        """A turn by its id, however long ago it was; None if the log has none. Rule: AG-6.
+
+        Asks for the question's append under a cursor that no log has: the store looks for the id
+        before the cursor (CS-18), so nothing is written. Raises TurnConflict if it had another
+        input.
+        """
+        try:
+            known = await self._memory.append(
+                self._id, [question], append_id=f"{turn_id}/0", epoch=self._epoch,
+                cursor=_NO_CURSOR,
+            )  # fmt: skip
+        except CursorConflict:
+            return None
+        except AppendConflict:
+            raise TurnConflict(turn_id, "it has another input") from None
+        log = await self._memory.history(self._id, marks=True, after=known.first_seq - 1)
+        records = []
+        for record in log:
+            if record.turn_id is not None and record.turn_id != turn_id:
+                break
+            records.append(record)
+        return fold(turn_id, records)
+
+    def owner(self, turn: TurnState) -> str:
+        """The name of the agent whose turn it is, from the mark of its question."""
+        for record in self._records:
+            if record.turn_id == turn.turn_id:
+                name = record.mark.get("agent") if record.mark else None
+                return name if isinstance(name, str) else "agent"
+        return "agent"
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, append_id: str, records: list[NewRecord]) -> None:
+        """Add a step; it is stored when `settled()` returns."""
+        failpoint("turn.append")
+        self._pending.append(
+            self._memory.append(
+                self._id, records, append_id=append_id, follows=self._tail, epoch=self._epoch
+            )
+        )
+        self._tail = append_id if self.durable else None
+        self._written += len(records)
+
+    async def settled(self) -> None:
+        """Everything appended so far is acknowledged, or this raises what went wrong first.
+
+        Raises ConversationCleared, a StoreError or StoreUnavailable (the turn stays open then),
+        ProviderError; JournalBroken, which no one but the supervisor should see.
+        """
+        pending = self._pending
+        while pending:
+            try:
+                await pending[0]
+            except StaleEpoch:
+                self._forget()
+                raise ConversationCleared(
+                    self._id, self.last.turn_id if self.last else ""
+                ) from None
+            except (AppendConflict, PredecessorMissing) as error:
+                self._forget()
+                raise JournalBroken(str(error)) from error
+            except Exception:
+                self._forget()
+                raise
+            del pending[0]
+        failpoint("turn.settled")
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an append is not known to be stored."""
+        return bool(self._pending)
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._clean = None
+        self.last = None
+
+    async def heal(self) -> bool:
+        """Answer every call that was left without a result; whether there was any. Rule: CN-3."""
+        if not self.durable:
+            return False
+        healing = heal_records(self._records)
+        self._records = ()
+        for append_id, record in healing:
+            self.append(append_id, [record])
+        await self.settled()
+        return bool(healing)
+
+    def turn_ended(self, turn: TurnState) -> None:
+        """Everything up to the turn's end is stored: the next turn need not look at it again."""
+        self.last = turn
+        if self._epoch is not None:
+            self._cursor += self._written
+            self._written = 0
+            self._clean = (self._epoch, self._cursor)
+
+    def lost(self) -> None:
+        """What the log holds is not known any more: read it again before the next turn."""
+        self._forget()
+
+
+def newest_turn(log: Log) -> tuple[str | None, list[Record]]:
+    """The id of the newest turn and the records from its question on; all records if there is none.
+
+    `log` was read with marks. Reads backwards, and only as far.
+    """
+    records: list[Record] = []
+    turn_id: str | None = None
+    for record in reversed(log):
+        records.append(record)
+        if record.turn_id is None:
+            continue
+        if turn_id is None:
+            turn_id = record.turn_id
+        message = record.message
+        if record.turn_id == turn_id and message is not None and message.role == "user":
+            break
+    records.reverse()
+    return turn_id, records

@@ -1,0 +1,160 @@
+"""What an agent is made of: checked when it is written down, not at its first turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal
+
+from ..actors.errors import InvalidValue
+from ..memory.forms import MemoryForm, memory_form
+from .busy import ON_BUSY, OnBusy
+from .callbacks import Callback, check_callbacks
+from .model import ChatModel
+from .tool import Tool, as_tools
+from .turn import Rules
+
+OnEnvironmentError = Literal["proceed", "pause"]
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """How to make an agent. Raises InvalidValue, naming field, value and remedy, when it is built.
+
+    model: a ChatModel; None only with `kernel=`, which brings model, tools and filters.
+    instructions: the system prompt, shown at every model call and never stored (AG-8).
+    tools: functions or `Tool`s, names distinct. memory: one of the five forms (MF-1…5).
+    context: a ContextPolicy, applied after prepare and repair.
+
+    Limits of a turn (LM-1): max_rounds model calls, max_tool_calls and turn_timeout (seconds) or
+    None. model_timeout and tool_timeout are seconds per call. parallel_tools=False runs the calls
+    of a batch one after another.
+
+    gate: sees every call before any runs and returns Allow, Deny or Ask (HP-1).
+    callbacks: functions by name (CB-1). on_busy, max_queue: BZ-1…4. on_environment_error: HP-6.
+    output: a JSON Schema (type object) for the answer, or None.
+    tool_values: given to tools as `ToolContext.values`. description: for those who delegate to it.
+    """
+
+    model: ChatModel | None = None
+    _: KW_ONLY
+    name: str = "agent"
+    instructions: str = ""
+    tools: Iterable[Tool | Callable[..., object]] = ()
+    memory: object = "default"
+    context: Any = None
+    kernel: Any = None
+    max_rounds: int = 25
+    max_tool_calls: int | None = None
+    turn_timeout: float | None = None
+    model_timeout: float = 120.0
+    tool_timeout: float = 60.0
+    parallel_tools: bool = True
+    gate: Callable[..., object] | None = None
+    callbacks: Mapping[str, Callback] = field(default_factory=dict)
+    on_busy: OnBusy = "queue"
+    max_queue: int = 64
+    on_environment_error: OnEnvironmentError = "proceed"
+    output: Mapping[str, object] | None = None
+    tool_values: Mapping[str, object] = field(default_factory=dict)
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        self._check_model()
+        for name in ("name", "instructions", "description"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidValue(f"{name}={getattr(self, name)!r}: pass a str")
+        if not self.name:
+            raise InvalidValue("name='': an agent needs a name, it appears in errors and logs")
+        put(self, "tools", as_tools(self.tools))
+        put(self, "memory", memory_form(self.memory))
+        put(self, "callbacks", check_callbacks(self.callbacks))
+        _count("max_rounds", self.max_rounds, least=1)
+        _count("max_queue", self.max_queue, least=0)
+        if self.max_tool_calls is not None:
+            _count("max_tool_calls", self.max_tool_calls, least=0)
+        _seconds("model_timeout", self.model_timeout)
+        _seconds("tool_timeout", self.tool_timeout)
+        if self.turn_timeout is not None:
+            _seconds("turn_timeout", self.turn_timeout)
+        if not isinstance(self.parallel_tools, bool):
+            raise InvalidValue(f"parallel_tools={self.parallel_tools!r}: pass True or False")
+        if self.gate is not None and not callable(self.gate):
+            raise InvalidValue(f"gate={self.gate!r}: pass a function of one call, or None")
+        _choice("on_busy", self.on_busy, ON_BUSY)
+        _choice("on_environment_error", self.on_environment_error, ("proceed", "pause"))
+        output: object = self.output
+        if output is not None and not (
+            isinstance(output, Mapping) and output.get("type") == "object"
+        ):
+            raise InvalidValue(
+                f"output={self.output!r}: pass a JSON Schema of type object, or None"
+            )
+        if not isinstance(self.tool_values, Mapping):
+            raise InvalidValue(f"tool_values={self.tool_values!r}: pass a mapping")
+
+    def _check_model(self) -> None:
+        model: object = self.model
+        if self.kernel is not None:
+            if model is not None:
+                raise InvalidValue("kernel= brings its own model: leave model out")
+            if getattr(self.kernel, "uses_memory", False):
+                raise InvalidValue(
+                    "kernel= has a memory filter, and the agent has a memory of its own: leave the "
+                    "filter out, the agent records the turn"
+                )
+            return
+        if isinstance(model, type):
+            raise InvalidValue(f"model={model.__name__} is a class: pass an instance")
+        missing = [m for m in ("complete", "stream") if not callable(getattr(model, m, None))]
+        if missing:
+            raise InvalidValue(
+                f"model={model!r} is no ChatModel, it lacks {' and '.join(missing)}: pass for "
+                'example ScriptedModel("hello") or OpenAIModel("gpt-5-mini")'
+            )
+
+    @property
+    def memory_form(self) -> MemoryForm:
+        """The memory as it was understood."""
+        form = self.memory
+        assert isinstance(form, MemoryForm)
+        return form
+
+    @property
+    def chat_model(self) -> ChatModel:
+        """The model, or the kernel's."""
+        model: ChatModel | None = self.model if self.kernel is None else self.kernel.model
+        assert model is not None  # checked when the spec was built
+        return model
+
+    @property
+    def tool_list(self) -> tuple[Tool, ...]:
+        """The tools, those of a kernel too."""
+        tools = self.tools
+        assert isinstance(tools, tuple)
+        return tools if self.kernel is None else (*self.kernel.tools, *tools)
+
+    def rules(self) -> Rules:
+        """What the turn's state machine must know."""
+        tools = {tool.name: tool for tool in self.tool_list}
+        repeats = frozenset(n for n, t in tools.items() if t.idempotent)
+        direct = frozenset(n for n, t in tools.items() if t.return_direct)
+        return Rules(
+            self.max_rounds, self.max_tool_calls, repeats.__contains__, direct.__contains__
+        )
+
+
+def _count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidValue(f"{name}={value!r}: pass an int of at least {least}")
+
+
+def _seconds(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise InvalidValue(f"{name}={value!r}: pass seconds above 0")
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidValue(f"{name}={value!r}: pass one of {', '.join(map(repr, choices))}")

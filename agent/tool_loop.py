@@ -1,0 +1,241 @@
+"""Runs the calls of one batch: in parallel, each isolated, each with a deadline (TL-1…5).
+
+Nothing a tool does hurts its neighbours, its turn or the process: what it raises (SystemExit and
+CancelledError too) becomes its result, and at its deadline it is left behind, whatever it does
+about being cancelled. What it gives later is discarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..actors import telemetry
+from . import tool_result
+from .errors import InvalidArguments
+from .tool_context import ToolContext
+
+if TYPE_CHECKING:
+    from .tool import Tool
+    from .tool_threads import ToolThreads
+
+Arguments = Mapping[str, object] | str
+Around = Callable[
+    ["Tool", dict[str, object], ToolContext, Callable[..., Awaitable[object]]], Awaitable[object]
+]
+"""A filter chain around one call: (tool, arguments, context, run) gives the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolJob:
+    """One call to run. `key` is given back with its result."""
+
+    key: Any
+    name: str
+    arguments: Arguments
+    context: ToolContext
+
+
+class _Attempt:
+    """One try of one call."""
+
+    __slots__ = ("batch", "job", "kwargs", "left", "over", "task", "timer", "tool")
+
+    def __init__(
+        self, batch: RunningBatch, job: ToolJob, tool: Tool, kwargs: dict[str, Any], left: int
+    ) -> None:
+        self.batch = batch
+        self.job = job
+        self.tool = tool
+        self.kwargs = kwargs
+        self.left = left
+        self.over = False
+        loop = batch.loop
+        seconds = tool.timeout if tool.timeout is not None else batch.tools.timeout
+        self.task = loop.create_task(batch.tools.invoke(tool, kwargs, job.context))
+        self.timer = loop.call_later(seconds, self.expire, seconds)
+        self.task.add_done_callback(self.ended)
+
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        if self.over:
+            return  # late output is discarded
+        self.over = True
+        self.timer.cancel()
+        if task.cancelled():
+            self.batch.give(
+                self.job, tool_result.failed(asyncio.CancelledError("the tool cancelled itself"))
+            )
+            return
+        text, transient = task.result()
+        if transient and self.left > 0:
+            self.batch.retry(self, self.left - 1)
+        else:
+            self.batch.give(self.job, text)
+
+    def expire(self, seconds: float) -> None:
+        if self.over:
+            return
+        self.over = True
+        self.task.cancel()
+        telemetry.emit(
+            "keepwell.tool.abandoned", tool=self.tool.name, call=self.job.context.call_id
+        )
+        if self.left > 0:
+            self.batch.retry(self, self.left - 1)
+        else:
+            self.batch.give(self.job, tool_result.timed_out(seconds))
+
+    def abandon(self) -> None:
+        if not self.over:
+            self.over = True
+            self.timer.cancel()
+            self.task.cancel()
+
+
+class RunningBatch:
+    """The calls of a batch that run, or wait for their turn in a serial one."""
+
+    def __init__(
+        self,
+        tools: ToolLoop,
+        jobs: Iterable[ToolJob],
+        on_start: Callable[[ToolJob], object] | None,
+        *,
+        serial: bool,
+    ) -> None:
+        self.tools = tools
+        self.loop = asyncio.get_running_loop()
+        self._queue = deque(jobs)
+        self._serial = serial
+        self._on_start = on_start
+        self._attempts: dict[int, _Attempt] = {}
+        self._finished: deque[tuple[ToolJob, str]] = deque()
+        self._left = len(self._queue)
+        self._waiter: asyncio.Future[None] | None = None
+        self._start_more()
+
+    def _start_more(self) -> None:
+        while self._queue and not (self._serial and self._attempts):
+            job = self._queue.popleft()
+            tool = self.tools.by_name.get(job.name)
+            if tool is None:
+                self._finish(job, tool_result.unknown_tool(job.name, self.tools.by_name))
+                continue
+            try:
+                kwargs = tool.bind(job.arguments, context=job.context)
+            except InvalidArguments as error:
+                self._finish(job, tool_result.invalid_arguments(str(error)))
+                continue
+            except BaseException as error:
+                self._finish(job, tool_result.failed(error))
+                continue
+            if self._on_start is not None:
+                self._on_start(job)
+            retries = tool.retries if tool.idempotent else 0
+            self._attempts[id(job)] = _Attempt(self, job, tool, kwargs, retries)
+
+    def retry(self, attempt: _Attempt, left: int) -> None:
+        """Try a transient failure of an idempotent tool again."""
+        self._attempts[id(attempt.job)] = _Attempt(
+            self, attempt.job, attempt.tool, attempt.kwargs, left
+        )
+
+    def give(self, job: ToolJob, text: str) -> None:
+        """A call has its result."""
+        self._attempts.pop(id(job), None)
+        self._finish(job, text)
+        self._start_more()
+
+    def _finish(self, job: ToolJob, text: str) -> None:
+        self._finished.append((job, text))
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def next(self) -> tuple[ToolJob, str] | None:
+        """The next result in order of completion; None when all are given."""
+        if not self._left:
+            return None
+        while not self._finished:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        self._left -= 1
+        return self._finished.popleft()
+
+    def abandon(self) -> None:
+        """Leave what still runs to itself; no result of it is given any more."""
+        self._queue.clear()
+        for attempt in list(self._attempts.values()):
+            attempt.abandon()
+        self._attempts.clear()
+
+
+class ToolLoop:
+    """The tools of an agent or kernel, and how they are run.
+
+    `timeout`: seconds for tools without one of their own. `parallel` False runs every batch in call
+    order; so does one serial tool in it (TL-1).
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        threads: ToolThreads,
+        *,
+        timeout: float = 60.0,
+        parallel: bool = True,
+        around: Around | None = None,
+    ) -> None:
+        self.by_name = {tool.name: tool for tool in tools}
+        self.asks_human = any(tool.ask_human for tool in tools)
+        self._is_async = {tool.name: tool.is_async for tool in tools}
+        self.schemas = tuple(tool.schema for tool in tools)
+        self.timeout = timeout
+        self._threads = threads
+        self._parallel = parallel
+        self._around = around
+
+    def run(
+        self, jobs: Sequence[ToolJob], on_start: Callable[[ToolJob], object] | None = None
+    ) -> RunningBatch:
+        """Start a batch; `on_start(job)` is called just before a call runs.
+
+        Unknown tools and bad arguments become results like any other (TL-4).
+        """
+        serial = not self._parallel or any(
+            tool.serial for job in jobs if (tool := self.by_name.get(job.name)) is not None
+        )
+        return RunningBatch(self, jobs, on_start, serial=serial)
+
+    async def invoke(
+        self, tool: Tool, kwargs: dict[str, Any], context: ToolContext
+    ) -> tuple[str, bool]:
+        """Run one call to its text; the flag says whether trying again may help. Never raises
+        but for a cancellation from outside."""
+        try:
+            if self._around is None:
+                value = await self._call(tool, kwargs)
+            else:
+                value = await self._around(tool, kwargs, context, self._call)
+            return tool_result.result_text(value), False
+        except BaseException as error:
+            return tool_result.failed(error), tool_result.classify(error) == "transient"
+
+    async def _call(self, tool: Tool, kwargs: dict[str, Any]) -> object:
+        if self._is_async[tool.name]:
+            value: Any = tool.fn(**kwargs)
+        else:
+            fn = tool.fn
+            value = await self._threads.run(lambda: fn(**kwargs))
+        return await value if inspect.isawaitable(value) else value
+
+
+running_turn: contextvars.ContextVar[object | None] = contextvars.ContextVar(
+    "keepwell.turn", default=None
+)
+"""The queue of the agent whose turn runs this code, so that it is not asked from inside itself."""

@@ -1,0 +1,307 @@
+"""What an agent has accepted: the running turn, those that wait, and who waits for them.
+
+The queue outlives the agent's incarnations, as an ETS table outlives its owner through an heir: an
+agent that crashed finds here the request whose turn it resumes, with its callers and streams still
+attached. It is also what holds the conversation's turn gate meanwhile.
+
+The order of turns is fixed when they are submitted, in the caller's thread, and so is what becomes
+of a message that finds the conversation busy (BZ-1…4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ..actors.errors import ActorDied
+from ..actors.future import Future
+from .busy import OnBusy, admit
+from .turn_errors import Busy, Superseded, TurnCancelled, TurnConflict, TurnNotRunning
+
+if TYPE_CHECKING:
+    from ..stores.message import Message
+    from .stream import Listener
+
+RequestKind = Literal["run", "resume", "add", "recover", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Tells the agent that there is something to do in its queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Tells the agent that its running turn is to be stopped: see the request's `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a running turn is to stop. `by`: the turn that supersedes it."""
+
+    kind: Literal["cancelled", "superseded", "cleared", "turn_timeout"]
+    by: str = ""
+
+
+class TurnRequest:
+    """One accepted request, and who waits for it.
+
+    `run`: a user message. `resume`: a decision. `add`: messages to store between turns.
+    `recover`: look for an unfinished turn and resume it. `close`: cancel a paused turn.
+    """
+
+    __slots__ = (
+        "decision", "explicit", "future", "kind", "listeners", "messages", "stop", "text",
+        "turn_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: RequestKind,
+        turn_id: str = "",
+        *,
+        text: Any = None,
+        explicit: bool = False,
+        decision: object = None,
+        messages: tuple[Message, ...] = (),
+    ) -> None:
+        self.kind: RequestKind = kind
+        self.turn_id = turn_id
+        self.text = text
+        self.explicit = explicit
+        self.decision = decision
+        self.messages = messages
+        self.stop: Stop | None = None
+        self.listeners: list[Listener] = []
+        self.future: Future[Any] = Future()
+
+    def complete(self, value: Any) -> None:
+        """Answer everyone who waits."""
+        self.future.complete(value)
+        for listener in self.listeners:
+            listener.finish(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell everyone who waits what went wrong."""
+        self.future.fail(error)
+        for listener in self.listeners:
+            listener.finish(error)
+
+
+WAKE: Final = Wake()
+ATTEND: Final = Attend()
+
+
+class TurnQueue:
+    """The requests of one agent. Any thread may submit; the agent alone takes."""
+
+    def __init__(self, conversation_id: str, on_busy: OnBusy, max_queue: int) -> None:
+        self.conversation_id = conversation_id
+        self._on_busy = on_busy
+        self._max_queue = max_queue
+        self._lock = threading.Lock()
+        self._waiting: deque[TurnRequest] = deque()
+        self._by_turn: dict[str, TurnRequest] = {}
+        self.running: TurnRequest | None = None
+        self.ref: Any = None
+        self.closed: BaseException | None = None
+        self.on_close: list[Callable[[], object]] = []
+
+    # -- callers -------------------------------------------------------------------------------
+
+    def submit(self, request: TurnRequest, listener: Listener | None = None) -> TurnRequest:
+        """Accept a request, or join the one of the same turn; returns the one to wait for.
+
+        What is refused has a failed future: Busy, TurnConflict, ActorDied.
+        """
+        superseded: list[TurnRequest] = []
+        with self._lock:
+            if self.closed is not None:
+                _refuse(request, listener, self.closed)
+                return request
+            if request.kind == "run":
+                joined = self._by_turn.get(request.turn_id)
+                if joined is not None:
+                    return self._join(joined, request, listener)
+                refusal = self._admit(request, superseded)
+                if refusal is not None:
+                    _refuse(request, listener, refusal)
+                    return request
+                self._by_turn[request.turn_id] = request
+            if listener is not None:
+                request.listeners.append(listener)
+            self._waiting.append(request)
+            ref, stop = self.ref, bool(self.running and self.running.stop)
+        for other in superseded:
+            other.fail(Superseded(other.turn_id, request.turn_id))
+        if ref is not None:
+            ref.tell(ATTEND if stop else WAKE)
+        return request
+
+    def _join(
+        self, joined: TurnRequest, request: TurnRequest, listener: Listener | None
+    ) -> TurnRequest:
+        if joined.text is None:
+            joined.text = request.text  # a recovered turn: checked against the log when it runs
+        elif joined.text != request.text:
+            _refuse(request, listener, TurnConflict(request.turn_id, "it has another input"))
+            return request
+        if listener is not None:
+            joined.listeners.append(listener)
+            listener.attached(joined)
+        return joined
+
+    def _admit(self, request: TurnRequest, superseded: list[TurnRequest]) -> BaseException | None:
+        running = self.running
+        turns = [waiting for waiting in self._waiting if waiting.kind == "run"]
+        match admit(
+            self._on_busy, running=running is not None and running.kind in ("run", "resume"),
+            waiting=len(turns), max_queue=self._max_queue,
+        ):  # fmt: skip
+            case "refuse":
+                turn_id = running.turn_id if running is not None else turns[0].turn_id
+                why = (
+                    f"{len(turns)} messages wait (max_queue={self._max_queue})"
+                    if self._on_busy == "queue"
+                    else f"turn {turn_id!r} runs"
+                )
+                return Busy(self.conversation_id, turn_id, why)
+            case "interrupt" | "replace" as how:
+                for waiting in turns:
+                    self._waiting.remove(waiting)
+                    self._by_turn.pop(waiting.turn_id, None)
+                superseded.extend(turns)
+                if how == "interrupt" and running is not None and running.stop is None:
+                    running.stop = Stop("superseded", request.turn_id)
+        return None
+
+    def attach(self, turn_id: str, listener: Listener) -> bool:
+        """Add a stream to a turn that runs or waits; False if there is none such."""
+        with self._lock:
+            request = self._by_turn.get(turn_id)
+            if request is None:
+                return False
+            request.listeners.append(listener)
+            listener.attached(request)
+            return True
+
+    def cancel(self, turn_id: str | None) -> Future[None]:
+        """Stop a running or waiting turn; done when it has ended. See `Agent.cancel`."""
+        done: Future[None] = Future()
+        with self._lock:
+            running = self.running
+            if self.closed is not None:
+                done.fail(self.closed)
+                return done
+            if turn_id is None or (running is not None and running.turn_id == turn_id):
+                request = running if running is not None and running.kind != "add" else None
+            else:
+                request = self._by_turn.get(turn_id)
+                if request is not None:
+                    self._waiting.remove(request)
+                    del self._by_turn[turn_id]
+            if request is None:
+                # Nothing runs here; a paused turn may still be open in the log.
+                closing = TurnRequest("close", turn_id or "")
+                self._waiting.appendleft(closing)
+                ref = self.ref
+                if ref is not None:
+                    ref.tell(WAKE)
+                answer: Future[None] = closing.future
+                return answer
+            ref = self.ref
+            if request is running and request.stop is None:
+                request.stop = Stop("cancelled")
+        if request is not running:
+            request.fail(TurnCancelled(request.turn_id))
+            done.complete(None)
+            return done
+
+        def ended(future: Future[Any]) -> None:
+            if isinstance(future.error(), TurnCancelled):
+                done.complete(None)
+            else:
+                done.fail(TurnNotRunning(request.turn_id))
+
+        request.future.add_done_callback(ended)
+        if ref is not None:
+            ref.tell(ATTEND)
+        return done
+
+    def stop_running(self, stop: Stop) -> None:
+        """Stop the running turn for another reason than a cancel."""
+        with self._lock:
+            running, ref = self.running, self.ref
+            if running is None or running.kind == "add":
+                return
+            if running.stop is None or stop.kind == "cleared":
+                running.stop = stop
+        if ref is not None:
+            ref.tell(ATTEND)
+
+    # -- the agent -----------------------------------------------------------------------------
+
+    def moved_in(self, ref: Any) -> None:
+        """An incarnation has started: what ran in the one before is first again."""
+        with self._lock:
+            self.ref = ref
+            if self.running is not None:
+                self._waiting.appendleft(self.running)
+                self.running = None
+
+    def take(self) -> TurnRequest | None:
+        """The next request, which is running from now on; None if nothing waits."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            self.running = self._waiting.popleft()
+            return self.running
+
+    def recover_first(self, request: TurnRequest) -> None:
+        """Let the agent look for an unfinished turn before anything else."""
+        with self._lock:
+            self._waiting.appendleft(request)
+
+    def resumes(self, request: TurnRequest, turn_id: str) -> None:
+        """The request turned out to be about `turn_id`: callers of that turn join it."""
+        with self._lock:
+            request.turn_id = turn_id
+            self._by_turn.setdefault(turn_id, request)
+
+    def done(self, request: TurnRequest) -> None:
+        """The request has been answered, or is about to be."""
+        with self._lock:
+            if self.running is request:
+                self.running = None
+            if self._by_turn.get(request.turn_id) is request:
+                del self._by_turn[request.turn_id]
+
+    def close(self, reason: Any) -> None:
+        """No incarnation will come any more: fail everyone who waits."""
+        error = ActorDied(f"the agent of {self.conversation_id!r} ended: {reason}", reason=reason)
+        with self._lock:
+            if self.closed is not None:
+                return
+            self.closed = error
+            left = [*([self.running] if self.running is not None else []), *self._waiting]
+            self._waiting.clear()
+            self._by_turn.clear()
+            self.running = None
+        for request in left:
+            request.fail(error)
+        for callback in self.on_close:
+            callback()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs or waits."""
+        return self.running is not None or bool(self._waiting)
+
+
+def _refuse(request: TurnRequest, listener: Listener | None, error: BaseException) -> None:
+    request.future.fail(error)
+    if listener is not None:
+        listener.finish(error)

@@ -1,0 +1,429 @@
+"""Carries out what the turn's state machine decides, for the turns of one conversation.
+
+The runner is the impure half of `turn.py`: it calls the model, runs tools, appends each step to the
+journal, and tells callbacks and streams. One invariant binds every method: the state and the
+journal are changed together, in one go without an await between, so that whatever interrupts a
+turn finds a state that is the fold of what was appended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from ..actors.errors import ActorDied, KeepwellError
+from ..actors.failpoint import failpoint
+from ..memory.provider import ProviderError
+from ..memory.repair import in_call_order, repair
+from ..stores.message import Message
+from ..stores.record import NewRecord
+from .approval import decision_to_plain, match_decisions
+from .audience import Audience
+from .errors import ModelError
+from .events import (
+    Paused,
+    TurnEnded,
+)
+from .gate import check_decision
+from .journal import Journal
+from .result import TurnResult, turn_result
+from .turn import (
+    AwaitDecision,
+    CallModel,
+    ComposeAnswer,
+    Ended,
+    EndTurn,
+    RunCalls,
+    StoreQuestion,
+    TurnState,
+    closing_records,
+    next_action,
+    resume_action,
+)
+from .turn_errors import (
+    ConversationCleared,
+    LimitReached,
+    Superseded,
+    TurnCancelled,
+    TurnConflict,
+    TurnNotRunning,
+)
+from .turn_queue import Stop, TurnQueue, TurnRequest
+from .turn_steps import TurnSteps
+
+if TYPE_CHECKING:
+    from ..memory.provider_handle import NoMemory, ProviderHandle
+    from .spec import AgentSpec
+    from .tool_threads import ToolThreads
+    from .turn import EndStatus
+
+CANCEL_SECONDS: Final = 5.0
+"""How long a cancelled turn may take to store its ending before its caller is told (CN-1)."""
+
+
+class _Stopped(Exception):
+    """The request was stopped before a point at which that is looked at."""
+
+
+class TurnRunner:
+    """Runs the requests of one conversation, one at a time."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        conversation_id: str,
+        memory: ProviderHandle | NoMemory,
+        queue: TurnQueue,
+        threads: ToolThreads,
+    ) -> None:
+        self._spec = spec
+        self._id = conversation_id
+        self._memory = memory
+        self._queue = queue
+        self._threads = threads
+        self._rules = spec.rules()
+        self._mark = None if spec.name == "agent" else {"agent": spec.name}
+        self.journal = Journal(memory, conversation_id)
+        self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
+        self._steps = TurnSteps(
+            spec, conversation_id, memory, self.journal, self._audience, threads
+        )
+        self.turn: TurnState | None = None
+        self.request: TurnRequest | None = None
+        self.stoppable = False
+        """Whether cancelling the task that runs `serve` now stops the turn, and nothing else."""
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def serve(self, request: TurnRequest) -> Any:
+        """Do what a request asks for and return its result, or raise what its caller gets.
+
+        Holds the conversation's turn gate meanwhile. JournalBroken and what is no `Exception` are
+        crashes: the gate stays held then, for the incarnation that resumes.
+        """
+        self.request = request
+        self.turn = None
+        self._steps.reset()
+        self._audience.dismiss()
+        timer = None
+        try:
+            self.stoppable = True
+            gate = self._memory.gates.acquire(self._id, self._queue)
+            if not gate.done():
+                await gate
+            if self._spec.turn_timeout is not None and request.kind in ("run", "resume", "recover"):
+                timer = asyncio.get_running_loop().call_later(
+                    self._spec.turn_timeout, self._queue.stop_running, Stop("turn_timeout")
+                )
+            result = await self._serve(request)
+        except (asyncio.CancelledError, _Stopped):
+            if request.stop is None:
+                raise  # the actor ends
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            self.stoppable = False
+            result = await self._stop(request, request.stop)
+        except ModelError as error:
+            result = await self._failed(error)
+        except ProviderError as error:
+            result = await self._failed(error)
+        except KeepwellError:
+            self.journal.lost()
+            self._release()
+            raise
+        finally:
+            self.stoppable = False
+            self._steps.reset()
+            if timer is not None:
+                timer.cancel()
+        self._release()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _release(self) -> None:
+        self._memory.gates.release(self._id, self._queue)
+
+    async def _serve(self, request: TurnRequest) -> Any:
+        self._look_for_stop()
+        if request.kind == "add":
+            return await self._add(request)
+        self._steps.base = await self.journal.open()
+        last = self.journal.last
+        match request.kind:
+            case "run":
+                return await self._run(request, last)
+            case "recover":
+                return await self._recover(request, last)
+            case "resume":
+                return await self._decide(request, last)
+            case _:
+                return await self._close_paused(request, last)
+
+    def _look_for_stop(self) -> None:
+        if self.request is not None and self.request.stop is not None:
+            raise _Stopped
+
+    async def _add(self, request: TurnRequest) -> None:
+        await self._memory.append(
+            self._id, [NewRecord(message) for message in request.messages],
+            append_id=request.turn_id,
+        )  # fmt: skip
+
+    async def _run(self, request: TurnRequest, last: TurnState | None) -> Any:
+        if last is not None and last.turn_id == request.turn_id:
+            return await self._run_again(request, last)
+        question = NewRecord(request.text, turn_id=request.turn_id, mark=self._mark)
+        if request.explicit and self.journal.durable and self._memory.probes:
+            found = await self.journal.find(request.turn_id, question)
+            if found is not None:
+                if found.ended == "completed":
+                    return turn_result(found, self._id)
+                raise TurnConflict(
+                    request.turn_id, "it is unfinished and other turns came after it"
+                )
+        if last is not None and last.ended is None:
+            await self._abandon(last)
+            self._steps.base = await self.journal.open()
+        if await self.journal.heal():
+            self._steps.base = await self.journal.open()
+        turn = self.turn = TurnState(request.turn_id)
+        await self._audience.attend(request, turn)
+        await self._audience.tell("on_turn_start", 0, request.text)
+        turn.ask(request.text)
+        self.journal.append(turn.append_id(0), [question])
+        failpoint("turn.question")
+        return await self._go_on(turn)
+
+    async def _run_again(self, request: TurnRequest, last: TurnState) -> Any:
+        """The same turn id as the newest turn in the log. Rule: AG-6."""
+        if last.question != request.text:
+            raise TurnConflict(request.turn_id, "it has another input")
+        if last.ended == "completed" or (last.ended is None and last.pending()):
+            return turn_result(last, self._id)
+        if last.ended == "abandoned":
+            raise TurnConflict(request.turn_id, "it was abandoned for a newer turn")
+        return await self._resume(last)
+
+    async def _recover(self, request: TurnRequest, last: TurnState | None) -> Any:
+        """The log's newest turn, if nobody has ended it and it is this agent's."""
+        if last is None or last.ended is not None:
+            return None
+        agent = self.journal.owner(last)
+        if agent != self._spec.name:
+            return None
+        if isinstance(next_action(last, self._rules), AwaitDecision):
+            return None
+        self._queue.resumes(request, last.turn_id)
+        if request.text is not None and request.text != last.question:
+            request.fail(TurnConflict(last.turn_id, "it has another input"))
+        return await self._resume(last)
+
+    async def _resume(self, turn: TurnState) -> Any:
+        """Go on with a turn from the log, as RS-1…10 have it."""
+        self.turn = turn
+        self._look_for_stop()
+        if self.journal.durable:
+            self._steps.base = in_call_order(repair(await self.journal.before(turn.first_seq)))
+        await self._audience.attend(self.request, turn)
+        action = resume_action(turn, self._rules)
+        if isinstance(action, EndTurn) and action.status == "failed":
+            return await self._end(turn, action)
+        mark = {"resumed": turn.next_step}
+        self.journal.append(turn.mark_id(), [NewRecord(None, turn_id=turn.turn_id, mark=mark)])
+        turn.marked(mark)
+        failpoint("turn.resumed")
+        return await self._go_on(turn)
+
+    async def _decide(self, request: TurnRequest, last: TurnState | None) -> Any:
+        """A human's decision. Rule: HP-4."""
+        pending = last.pending() if last is not None else ()
+        decided = last.decided() if last is not None else {}
+        fresh = match_decisions(request.decision, pending, decided, self._id)
+        assert last is not None  # match_decisions has refused what no turn asked for
+        self._queue.resumes(request, last.turn_id)
+        if not fresh:
+            if last.ended is not None or last.pending():
+                return turn_result(last, self._id)
+            return await self._resume(last)
+        marks: dict[str, object] = {}
+        assert last.batch is not None
+        for call in last.batch.calls:
+            decision = fresh.get(call.call.id)
+            if decision is not None and call.awaiting:
+                check_decision(self._steps.tools, call, decision)
+                marks[str(call.index)] = decision_to_plain(decision)
+        self.turn = last
+        if self.journal.durable:
+            self._steps.base = in_call_order(repair(await self.journal.before(last.first_seq)))
+        mark = {"decision": marks}
+        self.journal.append(last.mark_id(), [NewRecord(None, turn_id=last.turn_id, mark=mark)])
+        last.marked(mark)
+        for call in last.batch.calls:
+            if str(call.index) in marks:
+                call.started = False
+        failpoint("turn.decision")
+        await self._audience.attend(request, last)
+        await self._audience.tell("on_resume", last.batch.step, fresh)
+        return await self._go_on(last)
+
+    async def _close_paused(self, request: TurnRequest, last: TurnState | None) -> None:
+        """Cancel a turn that is paused. Rule: CN-1."""
+        if last is None or last.ended is not None or request.turn_id not in ("", last.turn_id):
+            raise TurnNotRunning(request.turn_id or None)
+        self._close(last, "cancelled")
+        await self.journal.settled()
+        self.journal.turn_ended(last)
+
+    # -- the turn --------------------------------------------------------------------------------
+
+    async def _go_on(self, turn: TurnState) -> Any:
+        while True:
+            self._look_for_stop()
+            action = next_action(turn, self._rules)
+            match action:
+                case CallModel():
+                    await self._steps.model_step(turn)
+                    self.stoppable = turn.ended is None
+                case RunCalls():
+                    await self._steps.run_calls(turn, action)
+                case ComposeAnswer(text):
+                    self._steps.answer(turn, Message("assistant", text), {"direct": True})
+                    self.stoppable = False
+                case EndTurn():
+                    return await self._end(turn, action)
+                case AwaitDecision():
+                    return await self._pause(turn)
+                case Ended():
+                    return await self._completed(turn)
+                case StoreQuestion():
+                    raise AssertionError("a turn goes on from its question")
+
+    # -- endings ---------------------------------------------------------------------------------
+
+    async def _completed(self, turn: TurnState) -> TurnResult:
+        self.stoppable = False
+        await self.journal.settled()
+        failpoint("turn.before_answer")
+        self.journal.turn_ended(turn)
+        result = turn_result(turn, self._id)
+        await self._audience.tell("on_turn_end", turn.next_step - 1, result)
+        self._audience.push(TurnEnded(result))
+        return result
+
+    async def _pause(self, turn: TurnState) -> TurnResult:
+        await self.journal.settled()
+        self.stoppable = False
+        if not self.journal.durable:
+            self.journal.turn_ended(turn)
+        result = turn_result(turn, self._id)
+        await self._audience.tell("on_pause", turn.next_step - 1, result)
+        self._audience.push(Paused(result.pending, result))
+        return result
+
+    async def _end(self, turn: TurnState, action: EndTurn) -> Any:
+        """A limit, or too many resumes: close the turn and return the error its caller gets."""
+        self.stoppable = False
+        mark: dict[str, object] = {}
+        if action.limit:
+            mark["limit"] = action.limit
+        if action.message:
+            mark["error"] = {"type": "ActorDied", "message": action.message}
+        self._close(turn, action.status, mark)
+        await self.journal.settled()
+        self.journal.turn_ended(turn)
+        error: KeepwellError
+        if action.status == "limit":
+            error = LimitReached(action.limit, turn_result(turn, self._id))
+        else:
+            error = ActorDied(
+                f"turn {turn.turn_id!r} ended failed: {action.message}", reason="killed"
+            )
+        await self._audience.tell("on_turn_error", turn.next_step - 1, error)
+        return error
+
+    async def _failed(self, error: KeepwellError) -> KeepwellError:
+        """A model or provider error ends the turn; the question stays (AG-7)."""
+        self.stoppable = False
+        turn = self.turn
+        if turn is None or turn.question is None:
+            return error
+        mark: dict[str, object] = {
+            "error": {"type": type(error).__name__, "message": str(error)[:2000]}
+        }
+        if self._steps.partial is not None and self._steps.partial.usage.total_tokens:
+            mark["usage"] = self._steps.partial.usage.to_dict()
+        try:
+            self._close(turn, "failed", mark)
+            await self.journal.settled()
+            self.journal.turn_ended(turn)
+        except KeepwellError as worse:
+            self.journal.lost()
+            error.add_note(f"the turn could not be closed: {worse}")
+        await self._audience.tell("on_turn_error", turn.next_step, error)
+        return error
+
+    async def _stop(self, request: TurnRequest, stop: Stop) -> BaseException:
+        """Cancelled, superseded, out of time or cleared. Rules: CN-1, BZ-3, LM-1, AG-10."""
+        call = self._steps.partial
+        self._steps.reset()
+        turn = self.turn
+        if stop.kind == "cleared":
+            self.journal.lost()
+            return ConversationCleared(self._id, request.turn_id)
+        error: BaseException
+        if stop.kind == "superseded":
+            error = Superseded(request.turn_id, stop.by)
+        else:
+            error = TurnCancelled(request.turn_id)
+        if turn is not None and turn.question is not None and turn.ended is None:
+            partial = call.partial if call is not None else ""
+            mark: dict[str, object] = {}
+            status: EndStatus = "cancelled"
+            if stop.kind == "turn_timeout":
+                status, mark["limit"] = "limit", "turn_timeout"
+            if stop.by:
+                mark["superseded_by"] = stop.by
+            self._close(turn, status, mark, partial)
+            try:
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await self.journal.settled()
+                self.journal.turn_ended(turn)
+            except TimeoutError:
+                self.journal.lost()  # the store goes on; the caller has waited enough
+            except KeepwellError as worse:
+                self.journal.lost()
+                return worse
+            if stop.kind == "turn_timeout":
+                error = LimitReached("turn_timeout", turn_result(turn, self._id))
+            await self._audience.tell("on_turn_error", turn.next_step - 1, error)
+        return error
+
+    def _close(
+        self,
+        turn: TurnState,
+        status: EndStatus,
+        mark: dict[str, object] | None = None,
+        partial: str = "",
+        *,
+        interrupted: bool = False,
+    ) -> None:
+        records = closing_records(turn, status, mark=mark, partial=partial, interrupted=interrupted)
+        self.journal.append(turn.mark_id(), records)
+        open_calls = turn.batch.open_calls() if turn.batch is not None else []
+        for record in records:
+            if record.message is None:
+                continue
+            if record.message.role == "tool":
+                turn.result(open_calls.pop(0), record.message)
+            else:
+                turn.reply(record.message, {})
+        turn.marked(records[-1].mark or {})
+
+    async def _abandon(self, last: TurnState) -> None:
+        """A new turn comes while the log's newest has not ended. Rules: HP-5, AG-5."""
+        paused = bool(last.pending())
+        self._close(last, "abandoned", interrupted=not paused)
+        await self.journal.settled()
+        self.journal.turn_ended(last)

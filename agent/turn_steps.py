@@ -1,0 +1,205 @@
+"""The steps of a turn: a model call, a batch of tool calls, and what each writes and shows.
+
+One invariant binds every method: the turn's state and the journal are changed together, in one go
+without an await between, so that whatever interrupts a turn finds a state that is the fold of what
+was appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..actors.failpoint import failpoint
+from ..stores.message import Message
+from ..stores.record import NewRecord
+from . import tool_result
+from .context_view import shown_to_model
+from .events import (
+    ModelEnded,
+    ModelStarted,
+    StepRestarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
+from .gate import ask_gate
+from .model import ModelRequest
+from .model_call import ModelCall
+from .tool_context import ToolContext
+from .tool_loop import RunningBatch, ToolJob, ToolLoop
+from .turn import Batch, Call, RunCalls, TurnState, call_arguments, tool_message
+
+if TYPE_CHECKING:
+    from ..memory.provider_handle import NoMemory, ProviderHandle
+    from .audience import Audience
+    from .journal import Journal
+    from .spec import AgentSpec
+    from .tool_threads import ToolThreads
+
+
+class TurnSteps:
+    """Makes the steps of one conversation's turns.
+
+    `base`: the messages before the running turn. `partial`: the model call that runs, `batch`: the
+    tool calls that run; None otherwise.
+    """
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        conversation_id: str,
+        memory: ProviderHandle | NoMemory,
+        journal: Journal,
+        audience: Audience,
+        threads: ToolThreads,
+    ) -> None:
+        self._spec = spec
+        self._id = conversation_id
+        self._memory = memory
+        self.journal = journal
+        self._audience = audience
+        self._threads = threads
+        self._rules = spec.rules()
+        self.tools = ToolLoop(
+            spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools
+        )
+        self.base: Sequence[Message] = ()
+        self.partial: ModelCall | None = None
+        self.batch: RunningBatch | None = None
+
+    def reset(self) -> None:
+        """Leave what runs to itself and forget it."""
+        if self.batch is not None:
+            self.batch.abandon()
+        self.partial = self.batch = None
+
+    async def model_step(self, turn: TurnState) -> None:
+        step = turn.next_step
+        messages = await self._context(turn)
+        request = ModelRequest(
+            messages, self.tools.schemas, self._spec.output, self._id, turn.turn_id, step
+        )
+        await self._audience.tell("on_model_call", step, request)
+        await self._audience.show(ModelStarted(step))
+        call = self.partial = ModelCall(self._spec.chat_model, self._spec.model_timeout)
+        streamed = [False]
+
+        async def on_delta(text: str) -> None:
+            streamed[0] = True
+            await self._audience.show(TextDelta(step, text))
+            await self._audience.tell("on_token", step, text)
+
+        async def on_restart() -> None:
+            streamed[0] = False
+            await self._audience.show(StepRestarted(step))
+
+        listening = self._audience.listening or "on_token" in self._spec.callbacks
+        reply = await call.run(request, on_delta if listening else None, on_restart)
+        message = reply.message
+        usage = (reply.usage + call.usage).to_dict()
+        if not message.tool_calls:
+            self.partial = None
+            self.answer(turn, message, {"usage": usage})
+        else:
+            verdicts = await self._verdicts(turn, message)
+            mark: dict[str, object] = {"usage": usage}
+            if verdicts:
+                mark["verdicts"] = verdicts
+            self.partial = None
+            self.journal.append(
+                turn.append_id(step), [NewRecord(message, turn_id=turn.turn_id, mark=mark)]
+            )
+            turn.reply(message, mark)
+        failpoint("turn.reply")
+        await self._audience.tell("on_model_result", step, reply)
+        if self._audience.listening:
+            await self.journal.settled()
+            if not streamed[0] and message.text:
+                await self._audience.show(TextDelta(step, message.text))
+            await self._audience.show(ModelEnded(step, message))
+
+    def answer(self, turn: TurnState, message: Message, mark: dict[str, object]) -> None:
+        ending = {**mark, "ended": "completed"}
+        self.journal.append(
+            turn.append_id(turn.next_step), [NewRecord(message, turn_id=turn.turn_id, mark=ending)]
+        )
+        turn.reply(message, ending)
+
+    async def _context(self, turn: TurnState) -> tuple[Message, ...]:
+        """What the model is shown: prepare, repair, context policy, instructions (AG-2)."""
+        return await shown_to_model(self._memory, self._id, self.base, turn.messages(), self._spec)
+
+    async def _verdicts(self, turn: TurnState, message: Message) -> list[dict[str, object]] | None:
+        """The gate's verdicts over all calls, None if nobody is to be asked. HP-1, HP-2."""
+        if self._spec.gate is None and not self.tools.asks_human:
+            return None
+        if self._spec.gate is not None:
+            await self.journal.settled()
+        batch = Batch(message, turn.next_step)
+        return await ask_gate(
+            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules
+        )
+
+    async def run_calls(self, turn: TurnState, action: RunCalls) -> None:
+        for call, text in action.settle:
+            self._result(turn, call, text)
+            await self._tool_ended(call)
+        if not action.run:
+            return
+        await self.journal.settled()  # before an outside effect (AG-3)
+        jobs = []
+        for call in action.run:
+            jobs.append(self._job(turn, call))
+            await self._audience.tell("on_tool_call", call.step, call.call)
+            await self._audience.show(
+                ToolStarted(call.step, call.call.id, call.call.name, call_arguments(call))
+            )
+        failpoint("turn.before_tools")
+        batch = self.batch = self.tools.run(jobs, _mark_started)
+        environment: dict[str, object] = {}
+        while (finished := await batch.next()) is not None:
+            job, text = finished
+            call = job.key
+            if self._pauses(text):
+                environment[str(call.index)] = text
+                call.environment, call.decision, call.started = text, None, False
+                continue
+            self._result(turn, call, text)
+            failpoint("turn.result")
+            await self._tool_ended(call)
+        self.batch = None
+        if environment:
+            mark = {"environment": environment}
+            self.journal.append(turn.mark_id(), [NewRecord(None, turn_id=turn.turn_id, mark=mark)])
+            turn.marked(mark)
+
+    def _pauses(self, text: str) -> bool:
+        return (
+            self._spec.on_environment_error == "pause"
+            and tool_result.error_type_of(text) == "environment"
+        )
+
+    def _job(self, turn: TurnState, call: Call) -> ToolJob:
+        context = ToolContext(
+            self._id, turn.turn_id, call.step, call.call.id, self._spec.name, self._spec.tool_values
+        )
+        return ToolJob(call, call.call.name, call_arguments(call), context)
+
+    def _result(self, turn: TurnState, call: Call, text: str) -> None:
+        message = tool_message(call, text)
+        self.journal.append(turn.append_id(call.step), [NewRecord(message, turn_id=turn.turn_id)])
+        turn.result(call, message)
+
+    async def _tool_ended(self, call: Call) -> None:
+        result = call.result
+        assert result is not None
+        await self._audience.tell("on_tool_result", call.step, result)
+        if self._audience.listening:
+            await self._audience.show(
+                ToolEnded(call.step, call.call.id, call.call.name, result.text, call.error)
+            )
+
+
+def _mark_started(job: ToolJob) -> None:
+    job.key.started = True
