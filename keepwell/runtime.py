@@ -1,0 +1,407 @@
+"""The runtime: one supervision tree with the default store, providers, agents and your children.
+
+root (one_for_one)
+├── default store supervisor (5 in 10 s) ── keepwell.default_store
+├── supervisors of further stores
+├── providers (per child 5 in 10 s)
+├── agents (per child 5 in 10 s)
+└── what `start_child` adds
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import uuid
+from asyncio import _get_running_loop
+from collections.abc import Coroutine
+from contextvars import Token
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from .actors import ActorSystem, Future, telemetry
+from .actors.context import entered_system
+from .actors.errors import ActorDied, InvalidValue
+from .agent.agent import Agent
+from .agent.agent_supervisor import AgentSupervisor
+from .agent.spec import AgentSpec
+from .agent.tool_threads import tool_threads
+from .agent.turn_queue import TurnQueue
+from .memory.provider_actor import ProviderActor, ProviderHome, StoreProviderActor, accepts
+from .memory.provider_handle import NoMemory, ProviderHandle
+from .memory.turn_gate import turn_gates
+from .stores import DiskStore, MemoryStore, Store, StoreHandle
+from .stores.conversation_id import conversation_key
+from .supervision import ChildSpec, DynamicSupervisor, Supervisor, terminate_child
+
+if TYPE_CHECKING:
+    from .actors.clock import Clock
+    from .actors.scheduler import Scheduler
+    from .stores.environment import Durability
+    from .stores.token_counter import TokenCounter
+
+T = TypeVar("T")
+
+DEFAULT_STORE: Final = "keepwell.default_store"
+"""The name of the default store (DF-1)."""
+STORE_RESTARTS: Final = 5
+STORE_SECONDS: Final = 10
+CLOSE_SECONDS: Final = 10.0
+
+logger = logging.getLogger("keepwell")
+
+_runtimes: dict[ActorSystem, Runtime] = {}
+
+
+class Runtime:
+    """Owns a tree of actors; `async with` in your event loop, or `with` on a loop of its own.
+
+    data_dir: where conversations are kept, on disk (one process owns it: StoreInUse otherwise);
+    None keeps them in memory. durability: "power" (acknowledged means flushed) or "process". store:
+    another default store. counter: the token counter of the default store.
+
+    Every call starts at once and returns a Future: await it, or `.get()` it in a thread. Entering
+    raises StartFailed with the reason (StoreInUse, NewerFormat, ReadOnlyStore, …). Leaving stops
+    agents, providers and stores in this order; a turn that had not ended stays in the log and is
+    resumed when its agent is spawned again. Rules: DF-1…4, FL-3.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        name: str = "keepwell",
+        durability: Durability = "power",
+        store: Store | None = None,
+        counter: TokenCounter | None = None,
+        clock: Clock | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        if data_dir is not None and store is not None:
+            raise InvalidValue("data_dir= and store= both choose the default store: pass one")
+        if store is not None:
+            self._default: Store = store
+        elif data_dir is not None:
+            self._default = DiskStore(data_dir, durability=durability, counter=counter)
+        else:
+            self._default = MemoryStore(counter=counter)
+        self.name = name
+        self.data_dir = None if data_dir is None else os.fsdecode(data_dir)
+        self._clock = clock
+        self._scheduler = scheduler
+        self._system: ActorSystem | None = None
+        self._token: Token[Any] | None = None
+        self._supervisor: Any = None
+        self._agents: Any = None
+        self._providers: Any = None
+        self._memories: dict[Any, ProviderHome] = {}
+        self._queues: set[TurnQueue] = set()
+        self._closing = False
+        self._threads = tool_threads()
+        self.ended: Future[Any] = Future()
+        """Done when the tree has ended, with the reason: "shutdown", or why it gave up (F67)."""
+
+    def __repr__(self) -> str:
+        where = "memory" if self.data_dir is None else self.data_dir
+        return f"<Runtime {self.name!r} in {where}>"
+
+    # -- entering and leaving --------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if _get_running_loop() is not None:
+            raise InvalidValue("`with Runtime()` blocks, and this thread runs an event loop: use "
+                               "`async with Runtime()`")  # fmt: skip
+        self._prepare()
+        try:
+            self._started(self._root().start(*self._root_args()))
+            self.system.run(self._start_branches()).get()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._prepare()
+        self.system.adopt_loop(asyncio.get_running_loop())
+        try:
+            self._started(await self._root().spawn(*self._root_args()))
+            await self._start_branches()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+        await self.aclose()
+
+    def close(self) -> None:
+        """Stop the tree and wait for it, in a thread. Does nothing the second time."""
+        self._closing = True
+        supervisor, system = self._supervisor, self._system
+        if system is None or system.closed:
+            return
+        if supervisor is not None and supervisor.is_alive():
+            supervisor.stop(block=False, reason="shutdown").get(timeout=CLOSE_SECONDS)
+        self._close_system("shutdown")
+
+    async def aclose(self) -> None:
+        """Stop the tree and wait for it, in the event loop."""
+        self._closing = True
+        supervisor, system = self._supervisor, self._system
+        if system is None or system.closed:
+            return
+        if supervisor is not None and supervisor.is_alive():
+            await supervisor.stop(block=False, reason="shutdown")
+        await asyncio.to_thread(self._close_system, "shutdown")
+
+    def _prepare(self) -> None:
+        if self._system is not None:
+            raise InvalidValue(f"{self!r} was entered before: make a new Runtime")
+        self._system = ActorSystem(name=self.name, clock=self._clock, scheduler=self._scheduler)
+        _runtimes[self._system] = self
+        self._token = entered_system.set(self._system)
+
+    def _leave(self) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            try:
+                entered_system.reset(token)
+            except ValueError:
+                pass  # left in another context than it was entered in: nothing is to be reset there
+
+    def _root(self) -> Any:
+        return Supervisor.options(name=f"{self.name}.supervisor", system=self.system)
+
+    def _root_args(self) -> tuple[Any, ...]:
+        return ([self._store_child(DEFAULT_STORE, self._default)],)
+
+    def _started(self, supervisor: Any) -> None:
+        self._supervisor = supervisor
+        supervisor.on_exit(self._tree_ended)
+
+    async def _start_branches(self) -> None:
+        providers = ChildSpec("provider", _start_provider)
+        self._providers = await self._supervisor.start_child(
+            ChildSpec("providers", partial(DynamicSupervisor, providers, per_child=True),
+                      type="supervisor")
+        )  # fmt: skip
+        self._agents = await self._supervisor.start_child(
+            ChildSpec("agents", AgentSupervisor, type="supervisor")
+        )
+
+    def _tree_ended(self, reason: Any) -> None:
+        for queue in list(self._queues):
+            queue.close(reason)
+        for home in self._memories.values():
+            home.close()
+        if not self._closing:
+            # The root gave up: nobody restarts anything, and the process must be able to end.
+            logger.critical("%r ended: %r", self, reason)
+            telemetry.emit("keepwell.runtime.ended", runtime=self, reason=reason)
+            threading.Thread(
+                target=self._close_system, args=(reason,), name="keepwell-close", daemon=True
+            ).start()
+
+    def _close_system(self, reason: Any) -> None:
+        system = self.system
+        for queue in list(self._queues):
+            queue.close(reason)
+        system.close()
+        _runtimes.pop(system, None)
+        self.ended.complete(reason)
+
+    # -- what is in it ---------------------------------------------------------------------------
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system. Raises InvalidValue before the runtime is entered."""
+        if self._system is None:
+            raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
+        return self._system
+
+    @property
+    def supervisor(self) -> Any:
+        """The ref of the root supervisor."""
+        if self._supervisor is None:
+            raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
+        return self._supervisor
+
+    @property
+    def store(self) -> StoreHandle:
+        """The default store (DF-1)."""
+        return self._default
+
+    def start_child(self, spec: ChildSpec) -> Future[Any]:
+        """Start a child under the root supervisor; the future gets its ref."""
+        future: Future[Any] = self.supervisor.start_child(spec)
+        return future
+
+    def start_store(self, store: Store, name: str | None = None) -> Future[StoreHandle]:
+        """Start a store under a supervisor of its own (5 in 10 s); the future gets its handle.
+
+        `name`: reaches it by `StoreHandle(name)`; made if absent. Raises StartFailed with the cause
+        through the future.
+        """
+        if not isinstance(store, Store):
+            raise InvalidValue(
+                f"{store!r} is no store to start: pass MemoryStore() or DiskStore(…)"
+            )
+        name = name or f"store.{uuid.uuid4().hex[:12]}"
+        return self.system.run(self._start_store(store, name))
+
+    async def _start_store(self, store: Store, name: str) -> StoreHandle:
+        await self.supervisor.start_child(self._store_child(name, store))
+        return store
+
+    def _store_child(self, name: str, store: Store) -> ChildSpec:
+        child = ChildSpec(name, store.child_start(name))
+        start = partial(Supervisor, [child], max_restarts=STORE_RESTARTS, max_seconds=STORE_SECONDS)
+        return ChildSpec(("store", name), start, type="supervisor")
+
+    # -- agents ----------------------------------------------------------------------------------
+
+    def spawn(self, spec: AgentSpec, conversation_id: str | None = None) -> Future[Agent]:
+        """Start an agent of a conversation; the future gets it. An unfinished turn is resumed.
+
+        `conversation_id`: a random one if absent; agents may share one and then take turns. Raises
+        InvalidValue (InvalidConversationId) at once, StartFailed through the future. Rule: AG-1.
+        """
+        if not isinstance(spec, AgentSpec):
+            raise InvalidValue(f"{spec!r} is no AgentSpec: pass AgentSpec(model, …)")
+        if conversation_id is None:
+            conversation_id = uuid.uuid4().hex
+        else:
+            conversation_key(conversation_id)
+        return self._run(self._spawn(spec, conversation_id))
+
+    async def _spawn(self, spec: AgentSpec, conversation_id: str) -> Agent:
+        memory = await self._memory(spec)
+        queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue)
+        queue.on_close.append(lambda: self._forget(queue, memory))
+        self._queues.add(queue)
+        try:
+            await self._agents.start_child(spec, conversation_id, memory, queue, self._threads)
+        except BaseException:
+            self._queues.discard(queue)
+            raise
+        return Agent(queue, memory, partial(self._stop_agent, queue), spec.name)
+
+    def _forget(self, queue: TurnQueue, memory: ProviderHandle | NoMemory) -> None:
+        self._queues.discard(queue)
+        memory.gates.release(queue.conversation_id, queue)
+
+    def _stop_agent(self, queue: TurnQueue) -> Future[None]:
+        return self._run(self._stopped_agent(queue))
+
+    async def _stopped_agent(self, queue: TurnQueue) -> None:
+        try:
+            if queue.closed is None:
+                await terminate_child(self._agents, queue.ref)
+        except ActorDied:
+            pass  # the whole tree ends
+        queue.close("shutdown")
+
+    async def _memory(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
+        form = spec.memory_form
+        if form.kind == "none":
+            return NoMemory()
+        target: Any = self._default if form.target is None else form.target
+        custom = form.kind == "provider"
+        if isinstance(target, Store) and target.ref is None:
+            await self.start_store(target)
+        key = getattr(target, "port", target)
+        home = self._memories.get(id(key))
+        if home is None:
+            home = self._memories[id(key)] = ProviderHome(key)
+            await self._providers.start_child(home, target, custom, self.system)
+        return ProviderHandle(
+            home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
+            window=form.window, custom=custom,
+            probes=not custom or accepts(target.append, "cursor"),
+        )  # fmt: skip
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        if self.system.closed or not self.supervisor.is_alive():
+            coroutine.close()
+            return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
+        return self.system.run(coroutine)
+
+
+def _start_provider(home: ProviderHome, target: Any, custom: bool, system: ActorSystem) -> Any:
+    kind: Any = ProviderActor if custom else StoreProviderActor
+    return kind.options(system=system).spawn(home, target)
+
+
+# -- the current runtime -------------------------------------------------------------------------
+
+_default_lock = threading.Lock()
+_default_runtime: list[Runtime] = []
+
+
+def current_runtime() -> Runtime:
+    """The runtime entered in this context, else the only one running, else the process's default.
+
+    The default one keeps conversations in memory, is started at the first use and ends with the
+    process. Raises InvalidValue if several are running and none is entered. Rules: DF-3, DF-4.
+    """
+    system = entered_system.get()
+    if system is not None and not system.closed and system in _runtimes:
+        return _runtimes[system]
+    mine = [rt for rt in _runtimes.values() if rt not in _default_runtime]
+    if len(mine) == 1:
+        return mine[0]
+    if mine:
+        raise InvalidValue(f"{len(mine)} runtimes are running and none is entered here: call this "
+                           "inside `with runtime:`")  # fmt: skip
+    with _default_lock:
+        if not _default_runtime or _default_runtime[0].system.closed:
+            logger.warning("no Runtime is running: conversations are kept in memory and end with "
+                           "this process; use Runtime(data_dir=…) to keep them")  # fmt: skip
+            _default_runtime[:] = [_started_in_a_thread()]
+        return _default_runtime[0]
+
+
+def _started_in_a_thread() -> Runtime:
+    """Enter a runtime on a loop of its own, wherever the caller is."""
+    runtime = Runtime(name="default")
+    failures: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            runtime.__enter__()
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
+            failures.append(error)
+
+    thread = threading.Thread(target=enter, name="keepwell-start")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return runtime
+
+
+def default_store() -> StoreHandle:
+    """The default store of the current runtime (DF-4)."""
+    return current_runtime().store
+
+
+def _close_default() -> None:
+    for runtime in _default_runtime:
+        runtime.close()
+
+
+def _after_fork() -> None:
+    _default_runtime.clear()
+    _runtimes.clear()
+
+
+atexit.register(_close_default)
+os.register_at_fork(after_in_child=_after_fork)
