@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..stores.message import Message, ToolCall
-from .errors import ModelError
+from .errors import ModelError, ModelErrorCode
 from .model import FinishReason, ModelReply, ModelRequest, Usage
 from .wire import (
     arguments_object,
@@ -164,6 +164,11 @@ class CompletionStream:
         """Whether the chunk with the usage, the last one, has come."""
         return self._usage is not None
 
+    def usage(self, written: str) -> Usage:
+        """The usage reported; estimated from `written`, the text of the reply, if none was."""
+        message = Message("assistant", written)
+        return openai_usage(self._usage) or estimated_usage(self._request, message)
+
     def add(self, chunk: object) -> str:
         """Take a chunk in; returns the text to show, "" if none. Raises ModelError "corrupt"."""
         if not isinstance(chunk, Mapping):
@@ -271,11 +276,17 @@ def stream_error(error: Mapping[str, object] | str, model: str) -> ModelError:
     if isinstance(error, str):
         return ModelError(f"{model}: {error}", code="server_error", retryable=True)
     kind = f"{error.get('type') or ''} {error.get('code') or ''}"
-    limited = "rate_limit" in kind or "overloaded" in kind
+    code: ModelErrorCode = "server_error"
+    if "rate_limit" in kind or "overloaded" in kind:
+        code = "rate_limited"
+    elif "context" in kind:
+        code = "context_too_large"
+    elif "invalid_request" in kind:
+        code = "bad_request"
     return ModelError(
         f"{model}: {error.get('message') or kind}",
-        code="rate_limited" if limited else "server_error",
-        retryable="invalid_request" not in kind,
+        code=code,
+        retryable=code in ("server_error", "rate_limited"),
     )
 
 

@@ -355,7 +355,7 @@ class SchemaBuilder:
                 fresh += "_"
             renamed[name] = fresh
         for name, definition in inner.items():
-            self.definitions[renamed[name]] = _renamed(definition, renamed)
+            self.definitions[renamed[name]] = renamed_references(definition, renamed)
 
         def convert(value: object) -> object:
             try:
@@ -363,7 +363,7 @@ class SchemaBuilder:
             except ValueError as error:  # pydantic's ValidationError is one
                 raise InvalidArguments(f"{cls.__name__} cannot be made of it: {error}") from error
 
-        renamed_schema = _renamed(schema, renamed)
+        renamed_schema = renamed_references(schema, renamed)
         assert isinstance(renamed_schema, dict)
         return renamed_schema, convert
 
@@ -389,17 +389,17 @@ def _object_schema(properties: Schema, required: list[str]) -> Schema:
     return schema
 
 
-def _renamed(value: object, names: Mapping[str, str]) -> object:
+def renamed_references(value: object, names: Mapping[str, str]) -> object:
     """A copy of a schema whose references to renamed definitions follow the new names."""
     if isinstance(value, Mapping):
         return {
             k: f"#/$defs/{names.get(str(v)[8:], str(v)[8:])}"
             if k == "$ref" and isinstance(v, str) and v.startswith("#/$defs/")
-            else _renamed(v, names)
+            else renamed_references(v, names)
             for k, v in value.items()
         }
     if isinstance(value, list):
-        return [_renamed(v, names) for v in value]
+        return [renamed_references(v, names) for v in value]
     return value
 
 

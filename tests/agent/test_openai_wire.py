@@ -383,7 +383,7 @@ def test_a_stream_without_a_finish_reason_is_cut_off():
         ({"error": {"message": "boom"}}, "server_error", True),
         ({"error": "boom"}, "server_error", True),
         ({"error": {"type": "overloaded_error", "message": "busy"}}, "rate_limited", True),
-        ({"error": {"type": "invalid_request_error", "message": "no"}}, "server_error", False),
+        ({"error": {"type": "invalid_request_error", "message": "no"}}, "bad_request", False),
     ],
 )
 def test_bad_chunks(bad, code, retryable):
