@@ -64,19 +64,25 @@ class Store(StoreHandle):
         self.port.configure(counter, max_message_bytes)
         self.ref: ActorRef[StoreActor] | None = None
 
-    def child_start(self, name: str | None = None) -> partial[ActorRef[StoreActor]]:
-        """What starts the store's actor, for `ChildSpec(start=…)`; the table outlives crashes."""
-        return partial(self._start, name, TableOwner())
+    def child_start(self, name: str | None = None,
+                    system: ActorSystem | None = None) -> partial[Any]:
+        """What a `ChildSpec` takes as `start`: the store's actor, registered under `name`.
+
+        The table (of a `MemoryStore`) lives as long as the supervisor keeps what this returns, and
+        no longer than the supervisor.
+        """
+        owner = TableOwner()
+        return partial(StoreActor, self._bind(name, system), partial(self._open, owner),
+                       partial(self._close, owner), name)
 
     def start(self, name: str | None = None) -> Self:
         """Start the store without a supervisor; returns it. Raises `StartFailed` with the cause."""
-        self._start(name, TableOwner())
+        self.ref = self._starter().start(*self.child_start(name).args)
         return self
 
     def spawn(self, name: str | None = None) -> Future[Self]:
         """As `start`, awaitable."""
         answer: Future[Self] = Future()
-        owner = TableOwner()
 
         def started(done: Future[Any]) -> None:
             if done.error() is None:
@@ -85,9 +91,7 @@ class Store(StoreHandle):
             else:
                 pass_on(answer, done)
 
-        port = self._bind(name)
-        self._options(name).spawn(port, partial(self._open, owner),
-                                  partial(self._close, owner)).add_done_callback(started)
+        self._starter().spawn(*self.child_start(name).args).add_done_callback(started)
         return answer
 
     def stop(self, timeout: float | None = None) -> Future[Any]:
@@ -96,17 +100,11 @@ class Store(StoreHandle):
             return Future.of(False)
         return self.ref.stop(block=False, timeout=timeout)
 
-    def _start(self, name: str | None, owner: TableOwner) -> ActorRef[StoreActor]:
-        port = self._bind(name)
-        ref: ActorRef[StoreActor] = self._options(name).start(
-            port, partial(self._open, owner), partial(self._close, owner))
-        self.ref = ref
-        return ref
+    @staticmethod
+    def _starter() -> Any:
+        return StoreActor.options()
 
-    def _options(self, name: str | None) -> Any:
-        return StoreActor.options(name=name)
-
-    def _bind(self, name: str | None, system: ActorSystem | None = None) -> Port:
+    def _bind(self, name: str | None, system: ActorSystem | None) -> Port:
         if name is not None and self.port.name != name:
             port = port_of(name, system)
             port.configure(self._counter, self._max_message_bytes)

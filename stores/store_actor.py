@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..actors import telemetry
+from ..actors import names, telemetry
 from ..actors.failpoint import failpoint
 from ..actors.thread_actor import ThreadActor
 from .engine import Engine
@@ -33,8 +33,9 @@ class StoreActor(ThreadActor):
     """
 
     def __init__(self, port: Port, open_table: Callable[[Any], Engine],
-                 close_table: Callable[[Engine], None]) -> None:
+                 close_table: Callable[[Engine], None], registered_as: str | None = None) -> None:
         super().__init__()
+        self._registered_as = registered_as
         self.port = port
         self._open_table = open_table
         self._close_table = close_table
@@ -45,6 +46,8 @@ class StoreActor(ThreadActor):
         """Open the table, settle what the last incarnation left, then let callers in."""
         failpoint("store.start")
         ref: Any = self.actor_ref
+        if self._registered_as is not None:
+            names.register(self._registered_as, ref)
         engine = self._engine = self._open_table(ref)
         # Before anything else: also an end that runs no hook (kill) must let go of the port.
         ref.on_exit(lambda reason: self._gone(ref, reason))
