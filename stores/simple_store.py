@@ -40,7 +40,7 @@ class LoadedLog:
         return self._records[index]
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
+        yield from self._records
 
     def __reversed__(self) -> Iterator[Record]:
         return reversed(self._records)
@@ -57,14 +57,15 @@ class SimpleStore:
     The methods may be plain (called in a thread) or async. `get` returns messages or mappings in
     order; `add` is given plain dicts. Requests of one conversation are served one after the other.
     Messages are validated as everywhere. It cannot promise append ids, epochs, cursors, marks, lazy
-    reads or a listing: `append_id`, `follows` and `epoch` are accepted and have no effect, marks and
-    turn ids are not kept, `cursor` and `conversations` are refused.
+    reads or a listing: `append_id`, `follows` and `epoch` are accepted and have no effect, marks
+    and turn ids are not kept, `cursor` and `conversations` are refused.
     """
 
     capabilities: frozenset[str] = frozenset({TOKENS})
 
     def __init__(self, obj: Any, *, counter: TokenCounter | None = None) -> None:
-        missing = [name for name in ("get", "add", "clear") if not callable(getattr(obj, name, None))]
+        missing = [name for name in ("get", "add", "clear")
+                   if not callable(getattr(obj, name, None))]
         if missing:
             raise InvalidValue(f"{shown(obj)} has no method {' and no '.join(missing)}; "
                                "a simple store needs get, add and clear")

@@ -112,9 +112,7 @@ class StoreHandle:
         if _get_running_loop() is not None or self._behind:
             if type(messages) is not list:
                 messages = settled(messages)
-            if not port.counting or is_large(messages) or (
-                    self._behind and isinstance(conversation_id, str)
-                    and conversation_id in self._behind):
+            if not port.counting or is_large(messages) or self._is_behind(conversation_id):
                 return self._add_later(conversation_id, messages, append_id, follows, epoch, cursor)
         try:
             request = Append(conversation_id, messages, append_id=append_id, follows=follows,
@@ -124,6 +122,9 @@ class StoreHandle:
             return Future.failed(refusal)
         port.counting = True
         return port.submit(request, self.timeout)
+
+    def _is_behind(self, conversation_id: object) -> bool:
+        return isinstance(conversation_id, str) and conversation_id in self._behind
 
     def _add_later(self, conversation_id: str, messages: Any, append_id: str, follows: str | None,
                    epoch: int | None, cursor: int | None) -> Future[Appended]:

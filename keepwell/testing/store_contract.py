@@ -115,8 +115,10 @@ BAD_MESSAGES: list[Any] = [
     {"role": "user", "content": [{"text": "no type"}]}, {"role": "tool", "content": "x"},
     {"role": "user", "content": "x", "tool_calls": [{"id": "1", "name": "n", "arguments": {}}]},
     {"role": "assistant", "tool_calls": [{"id": "1", "name": "n"}]},
-    {"role": "user", "content": "x", "v": {1, 2}}, {"role": "user", "content": "x", "v": Decimal(1)},
-    {"role": "user", "content": "x", "v": {1: "int key"}}, {"role": "user", "content": "x", "v": object()},
+    {"role": "user", "content": "x", "v": {1, 2}},
+    {"role": "user", "content": "x", "v": Decimal(1)},
+    {"role": "user", "content": "x", "v": {1: "int key"}},
+    {"role": "user", "content": "x", "v": object()},
     "text", 5, None, ["role", "user"],
 ]
 
@@ -273,8 +275,9 @@ class StoreContract:
         assert len(await store.get("c")) == 2
 
     @pytest.mark.parametrize("bad", BAD_MESSAGES, ids=lambda bad: repr(bad)[:40])
-    async def test_one_bad_message_refuses_its_batch_only_cs10_cs13(self, store: Any, bad: Any) -> None:
-        good = asyncio.gather(store.add("d", users("neighbour")), store.add("e", users("neighbour")))
+    async def test_one_bad_message_refuses_its_batch_only_cs10_cs13(self, store: Any,
+                                                                    bad: Any) -> None:
+        good = asyncio.gather(store.add("d", users("beside")), store.add("e", users("beside")))
         with pytest.raises(InvalidMessage) as refusal:
             await store.add("c", [user("fine"), bad, user("fine")])
         assert refusal.value.index == 1

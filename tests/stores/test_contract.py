@@ -26,7 +26,9 @@ class TestDiskStoreWithoutCache(StoreContract):
     """Every record goes to its row at once and every read comes from the table."""
 
     @pytest.fixture
-    async def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DiskStore]:
+    async def store(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[DiskStore]:
         monkeypatch.setattr("keepwell.stores.disk_engine.MOVE_BATCHES", 0)
         store = await DiskStore(tmp_path, counter=CharacterCounter(), cache_bytes=0,
                                 durability="process", map_size=1 << 20).spawn()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,16 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]
     def build(**settings: Any) -> Store:
         if request.param == "memory":
             return MemoryStore(counter=CharacterCounter(), **settings)
-        return DiskStore(tmp_path / "data", counter=CharacterCounter(), map_size=1 << 30, **settings)
+        return DiskStore(tmp_path / "data", counter=CharacterCounter(), map_size=1 << 30,
+                         **settings)
 
     return build
 
 
 @contextlib.asynccontextmanager
-async def supervised(store: Store, *, name: str | None = None, restarts: int = 100) -> AsyncIterator[Any]:
+async def supervised(
+    store: Store, *, name: str | None = None, restarts: int = 100
+) -> AsyncIterator[Any]:
     supervisor = await Supervisor.spawn(
         [ChildSpec("store", store.child_start(name))], max_restarts=restarts, max_seconds=30)
     try:
@@ -47,10 +50,9 @@ async def supervised(store: Store, *, name: str | None = None, restarts: int = 1
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Crashes are reported on purpose here."""
     caplog.set_level("CRITICAL")
-    yield
 
 
 def once(action: Callable[[], None] = failpoints.raise_error, hit: int = 1) -> Callable[[], None]:
@@ -215,7 +217,9 @@ async def test_a_deleted_child_or_an_unsupervised_actor_leaves_nothing_ms2() -> 
 
 
 @pytest.mark.parametrize("point", ["store.commit.begin", "store.commit.planned", "store.publish"])
-async def test_a_fenced_owners_late_write_never_shows_ms3(make: Callable[..., Store], point: str) -> None:
+async def test_a_fenced_owners_late_write_never_shows_ms3(
+    make: Callable[..., Store], point: str
+) -> None:
     store = make()
     if point == "store.publish" and isinstance(store, MemoryStore):
         pytest.skip("publishing and changing the owner exclude each other in memory")
@@ -246,7 +250,9 @@ async def test_a_fenced_owners_late_write_never_shows_ms3(make: Callable[..., St
         assert await texts(store) == ["1", "2", "3"]
 
 
-async def test_a_log_raises_while_the_store_is_down_and_works_again_cs23(make: Callable[..., Store]) -> None:
+async def test_a_log_raises_while_the_store_is_down_and_works_again_cs23(
+    make: Callable[..., Store],
+) -> None:
     store = make()
     async with supervised(store) as supervisor:
         await store.add("c", users("1", "2"))
@@ -262,7 +268,9 @@ async def test_a_log_raises_while_the_store_is_down_and_works_again_cs23(make: C
         assert log.cursor == 2
 
 
-async def test_large_and_small_appends_of_a_conversation_keep_their_order(make: Callable[..., Store]) -> None:
+async def test_large_and_small_appends_of_a_conversation_keep_their_order(
+    make: Callable[..., Store],
+) -> None:
     store = make()
     async with supervised(store):
         big = "x" * 400_000
