@@ -16,7 +16,8 @@ from .benchmark import Question, Scale
 _FOLDER = Path(__file__).parent
 
 # What measures rather than asks.
-_MACHINERY = {"__main__", "benchmark", "catalog", "chart", "child", "compare", "erlang", "machine",
+_MACHINERY = {"__main__", "benchmark", "catalog", "chart", "child", "compare", "disk", "erlang",
+              "machine",
               "measure", "open_loop", "page", "population", "report", "runner"}
 
 

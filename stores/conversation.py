@@ -77,25 +77,23 @@ class Conversation:
         self.used = True
         self.dirty = False
 
-    def extend(self, records: list[Record], size: int, tokens: int) -> None:
-        """Publish records that follow the head."""
-        view = self.view
-        all_records, spoken, messages = view.records, view.spoken, view.messages
-        count = view.total
+    def extend(self, records: list[Record], size: int, tokens: int, micros: int) -> None:
+        """Publish records that follow the head; `size` in bytes, `micros` when."""
+        (epoch, cursor, total, all_tokens, base, unseen, all_records, spoken, messages, systems,
+         created, _) = self.view
         for record in records:
-            message = record.message
+            message = record[1]
             all_records.append(record)
             if message is not None:
                 spoken.append(record)
                 messages.append(message)
-                count += 1
+                total += 1
                 if message.role == "system":
-                    view.systems.append(record)
-        updated = _micros(records[-1].time)
-        self.view = View(view.epoch, view.cursor + len(records), count, view.tokens + tokens,
-                         view.base, view.unseen, all_records, spoken, messages, view.systems,
-                         view.created or updated, updated)
-        self.size += size + RECORD_OVERHEAD * len(records)
+                    systems.append(record)
+        count = len(records)
+        self.view = View(epoch, cursor + count, total, all_tokens + tokens, base, unseen,
+                         all_records, spoken, messages, systems, created or micros, micros)
+        self.size += size + RECORD_OVERHEAD * count
 
     def reset(self, epoch: int) -> None:
         """Publish a clear."""
@@ -143,7 +141,3 @@ def info_of(conversation_id: str, view: View) -> ConversationInfo:
                             moment(view.created) if view.cursor else None,
                             moment(view.updated) if view.cursor else None)
 
-
-def _micros(time: datetime) -> int:
-    since = time - EPOCH_TIME
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

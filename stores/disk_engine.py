@@ -28,7 +28,7 @@ import lmdb
 
 from ..actors.failpoint import failpoint
 from .codec import decode, encode
-from .conversation import Conversation, empty_view
+from .conversation import Conversation, empty_view, moment
 from .conversation_id import TEMPORARY_PREFIX
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
@@ -47,7 +47,6 @@ from .row import (
     IdEntry,
     head_of,
     header_of,
-    id_key,
     info_of_head,
     pack_head,
     record_of,
@@ -121,6 +120,7 @@ class DiskEngine(Engine):
         self._codes: dict[str, int] = {}
         self._numbers = 0
         self._batch_bytes = 0
+        self._commits = self._committed = 0
         self._loading = False
         self.sweep_due = 0.0
         if not environment.fresh:
@@ -190,7 +190,7 @@ class DiskEngine(Engine):
                 self._admit(conversation)
             conversation.dirty = True
             if type(entry) is Written:
-                self._extend(entry, conversation)
+                self._extend(entry, conversation, moment(entry.micros))
             else:
                 conversation.reset(entry.epoch)
 
@@ -227,9 +227,14 @@ class DiskEngine(Engine):
         def work(txn: Transaction) -> bool:
             nonlocal plan, moved
 
-            def find_id(number: int, append_id: bytes) -> IdEntry | None:
-                return self.pending.ids.get((number, append_id)) or self._stored_id(
-                    txn.get(id_key(number, append_id), db=self._tables.ids))
+            get, ids, waiting = txn.get, self._tables.ids, self.pending.ids
+
+            def find_id(key: bytes) -> IdEntry | Written | None:
+                found = waiting.get(key)
+                if found is not None:
+                    return found
+                value = get(key, db=ids)
+                return None if value is None else self._stored_id(value)
 
             plan = Plan(int(self._wall() * 1e6), self._find, self._number, find_id)
             for request in requests:
@@ -251,6 +256,8 @@ class DiskEngine(Engine):
                     conversation.number = 0  # it does not exist after all
             raise
         assert plan is not None
+        self._commits += 1
+        self._committed += len(requests)
         if plan.entries:
             self._publish_commit(plan, moved)
         failpoint("store.commit.published")
@@ -348,8 +355,7 @@ class DiskEngine(Engine):
         code = self._codes[request.counter]
         messages, tokens = entry.count_before, entry.tokens_before
         seq, micros = entry.first_seq, entry.micros
-        for message, body, check, count in zip(request.messages, request.bodies, request.checks,
-                                               request.tokens, strict=True):
+        for message, _, _, body, check, count in request.parts:
             flags = 0
             key = ROW_KEY.pack(number, epoch, seq)
             tokens += count
@@ -362,15 +368,12 @@ class DiskEngine(Engine):
             rows.append((key, HEADER.pack(check, flags, code, count, messages, tokens, micros)
                          + body))
             seq += 1
-        if entry.append_id is not None:
-            ids.append((id_key(number, entry.append_id),
-                        ID_VALUE.pack(epoch, entry.first_seq, len(request.bodies), micros)
-                        + request.digest))
+        if entry.id_key is not None:
+            ids.append((entry.id_key, ID_VALUE.pack(epoch, entry.first_seq, entry.size, micros)
+                        + entry.digest))
 
     @staticmethod
-    def _stored_id(value: bytes | None) -> IdEntry | None:
-        if value is None:
-            return None
+    def _stored_id(value: bytes) -> IdEntry:
         epoch, first, count, _ = ID_VALUE.unpack_from(value)
         return IdEntry(epoch, first, count, value[ID_VALUE.size:])
 
@@ -421,7 +424,8 @@ class DiskEngine(Engine):
     def statistics(self) -> dict[str, Any]:
         """Figures for operators."""
         return {**super().statistics(), "path": self.path, "waiting_batches":
-                len(self.pending.places), "durability": self.environment.durability}
+                len(self.pending.places), "durability": self.environment.durability,
+                "commits": self._commits, "requests": self._committed}
 
     def close(self) -> None:
         """Unmap the file and release the directory; idempotent."""

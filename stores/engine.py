@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -133,29 +134,28 @@ class Engine(ABC):
     def _publish(self, plan: Plan) -> None:
         """Show the effects of a plan to readers; after its commit, before its answers."""
         failpoint("store.publish")
+        at = moment(plan.micros)
         with self._lock:
             for entry in plan.entries:
                 conversation = entry.conversation
                 conversation.used = True
                 before = conversation.size
                 if type(entry) is Written:
-                    self._extend(entry, conversation)
+                    self._extend(entry, conversation, at)
                 else:
                     conversation.reset(entry.epoch)
                 self._hot += conversation.size - before
         if self.cache_bytes is not None and self._hot > self.cache_bytes:
             self._evict()
 
-    def _extend(self, entry: Written, conversation: Conversation) -> None:
-        request, seq, at = entry.request, entry.first_seq, moment(entry.micros)
+    @staticmethod
+    def _extend(entry: Written, conversation: Conversation, at: datetime) -> None:
+        request, seq = entry.request, entry.first_seq
         counter = request.counter
-        if len(request.bodies) == 1:
-            records = [Record(seq, request.messages[0], request.turn_ids[0], request.tokens[0],
-                              counter, at, request.marks[0])]
-        else:
-            records = [Record(seq + i, message, request.turn_ids[i], request.tokens[i], counter,
-                              at, request.marks[i]) for i, message in enumerate(request.messages)]
-        conversation.extend(records, request.size, sum(request.tokens))
+        conversation.extend(
+            [Record(seq + place, part.message, part.turn_id, part.tokens, counter, at, part.mark)
+             for place, part in enumerate(request.parts)],
+            request.size, request.tokens, entry.micros)
 
     def _admit(self, conversation: Conversation) -> None:
         self._known[conversation.key] = conversation

@@ -14,7 +14,7 @@ from .conversation import Conversation
 from .errors import AppendConflict, CursorConflict, PredecessorMissing, StaleEpoch
 from .record import Appended
 from .request import Append, Clear, Request
-from .row import IdEntry
+from .row import IdEntry, id_key
 
 
 class Stage:
@@ -33,18 +33,22 @@ class Stage:
 class Written:
     """An accepted append: the request, and where its records go."""
 
-    __slots__ = ("append_id", "conversation", "count_before", "epoch", "first_seq", "micros",
-                 "request", "tokens_before")
+    # With `size` and `digest` it is also what is known of its append id, like an `IdEntry`.
+    __slots__ = ("conversation", "count_before", "digest", "epoch", "first_seq", "id_key", "micros",
+                 "request", "size", "tokens_before")
 
     def __init__(self, request: Append, conversation: Conversation, epoch: int, first_seq: int,
-                 append_id: bytes | None, count_before: int, tokens_before: int,
-                 micros: int) -> None:
+                 id_key: bytes | None, count_before: int, tokens_before: int, micros: int) -> None:
         self.request = request
         self.conversation = conversation
-        self.epoch, self.first_seq = epoch, first_seq
-        self.append_id = append_id
-        self.count_before, self.tokens_before = count_before, tokens_before
+        self.epoch = epoch
+        self.first_seq = first_seq
+        self.id_key = id_key
+        self.count_before = count_before
+        self.tokens_before = tokens_before
         self.micros = micros
+        self.size = len(request.parts)
+        self.digest = request.digest
 
 
 class Cleared:
@@ -60,26 +64,21 @@ class Cleared:
         self.micros = micros
 
 
-def append_key(append_id: str) -> bytes:
-    """An append id as bytes."""
-    return append_id.encode("utf-8", "surrogatepass")
-
-
 class Plan:
     """The effects of one commit, and the answer to each of its requests.
 
     `find` gives the conversation of a request (a new one with number 0 if there is none),
-    `number` a new conversation number, `find_id` what the table knows of an append id.
+    `number` a new conversation number, `find_id` what the table knows of an append id's key.
     """
 
     def __init__(self, micros: int, find: Callable[[Request], Conversation],
                  number: Callable[[], int],
-                 find_id: Callable[[int, bytes], IdEntry | None]) -> None:
+                 find_id: Callable[[bytes], IdEntry | Written | None]) -> None:
         self.micros = micros
         self.entries: list[Written | Cleared] = []
         self.answers: list[Any] = []
         self.stages: dict[bytes, Stage] = {}
-        self._ids: dict[tuple[int, bytes], IdEntry] = {}
+        self._ids: dict[bytes, Written] = {}
         self._find, self._number, self._find_id = find, number, find_id
 
     def take(self, request: Request) -> None:
@@ -98,39 +97,42 @@ class Plan:
         conversation_id = request.conversation_id
         if request.epoch is not None and request.epoch != stage.epoch:
             return StaleEpoch(conversation_id, request.epoch, stage.epoch)
-        key = None
-        if request.append_id is not None:
-            key = append_key(request.append_id)
-            found = self._lookup(stage, key)
+        key: bytes | None = None
+        conversation = stage.conversation
+        if request.append_id is not None and conversation.number:
+            key = id_key(conversation.number, request.append_id)
+            found = self._ids.get(key) or self._find_id(key)
             if found is not None and (found.epoch == stage.epoch or request.epoch is None):
                 if found.digest != request.digest:
                     return AppendConflict(conversation_id, request.append_id)
                 return Appended(found.first_seq, found.first_seq + found.size - 1, found.epoch,
                                 found.size, replayed=True)
         if request.follows is not None:
-            before = self._lookup(stage, append_key(request.follows))
+            before = self._known(conversation, request.follows)
             if before is None or before.epoch != stage.epoch:
                 return PredecessorMissing(conversation_id, request.follows)
-        if request.cursor is not None and request.cursor != stage.cursor:
-            return CursorConflict(conversation_id, request.cursor, stage.cursor)
-        count = len(request.bodies)
-        first = stage.cursor + 1
+        cursor = stage.cursor
+        if request.cursor is not None and request.cursor != cursor:
+            return CursorConflict(conversation_id, request.cursor, cursor)
+        count = len(request.parts)
         if not count:
-            return Appended(first, stage.cursor, stage.epoch, 0)
-        conversation = stage.conversation
+            return Appended(cursor + 1, cursor, stage.epoch, 0)
         if not conversation.number:
             conversation.number = self._number()
-        self.entries.append(Written(request, conversation, stage.epoch, first, key, stage.total,
-                                    stage.tokens, self.micros))
-        stage.created = stage.created or self.micros
-        stage.updated = self.micros
+            if request.append_id is not None:
+                key = id_key(conversation.number, request.append_id)
+        entry = Written(request, conversation, stage.epoch, cursor + 1, key, stage.total,
+                        stage.tokens, self.micros)
+        self.entries.append(entry)
         if key is not None:
-            self._ids[conversation.number, key] = IdEntry(stage.epoch, first, count, request.digest)
-        stage.cursor += count
-        stage.total += sum(message is not None for message in request.messages) \
-            if None in request.messages else count
-        stage.tokens += sum(request.tokens)
-        return Appended(first, stage.cursor, stage.epoch, count)
+            self._ids[key] = entry
+        if not stage.created:
+            stage.created = self.micros
+        stage.updated = self.micros
+        stage.cursor = cursor + count
+        stage.total += request.spoken
+        stage.tokens += request.tokens
+        return Appended(cursor + 1, cursor + count, stage.epoch, count)
 
     def _clear(self, request: Clear, stage: Stage) -> Any:
         if request.expected is not None and request.expected != stage.epoch:
@@ -143,8 +145,8 @@ class Plan:
         stage.cursor = stage.total = stage.tokens = stage.created = stage.updated = 0
         return None
 
-    def _lookup(self, stage: Stage, key: bytes) -> IdEntry | None:
-        number = stage.conversation.number
-        if not number:  # never written to: it has no append ids
+    def _known(self, conversation: Conversation, append_id: str) -> IdEntry | Written | None:
+        if not conversation.number:  # never written to: it has no append ids
             return None
-        return self._ids.get((number, key)) or self._find_id(number, key)
+        key = id_key(conversation.number, append_id)
+        return self._ids.get(key) or self._find_id(key)

@@ -15,7 +15,7 @@ from .errors import StoreUnavailable
 from .ledger import Cleared, Plan, Written
 from .record import ConversationInfo, Record
 from .request import Request
-from .row import IdEntry
+from .row import NUMBER_KEY, IdEntry
 
 
 class MemoryEngine(Engine):
@@ -52,9 +52,9 @@ class MemoryEngine(Engine):
     def _index(self, entry: Written | Cleared) -> None:
         conversation = entry.conversation
         if type(entry) is Written:
-            if entry.append_id is not None:
-                self._ids.setdefault(conversation.number, {})[entry.append_id] = IdEntry(
-                    entry.epoch, entry.first_seq, len(entry.request.bodies), entry.request.digest)
+            if entry.id_key is not None:
+                self._ids.setdefault(conversation.number, {})[entry.id_key] = IdEntry(
+                    entry.epoch, entry.first_seq, entry.size, entry.digest)
             if entry.first_seq == 1:
                 insort(self._listed, conversation.key)
         elif type(entry) is Cleared:
@@ -98,8 +98,9 @@ class MemoryEngine(Engine):
         self._numbers += 1
         return self._numbers
 
-    def _find_id(self, number: int, append_id: bytes) -> IdEntry | None:
-        return self._ids.get(number, {}).get(append_id)
+    def _find_id(self, key: bytes) -> IdEntry | None:
+        ids = self._ids.get(NUMBER_KEY.unpack_from(key)[0])
+        return None if ids is None else ids.get(key)
 
     def _load(self, key: bytes) -> Conversation | None:
         return None

@@ -9,8 +9,7 @@ from .codec import decode, decode_body, encode
 from .conversation import Conversation
 from .conversation_id import conversation_key
 from .ledger import Cleared, Written
-from .request import Append
-from .row import IdEntry
+from .request import Append, Part
 
 _APPEND, _CLEAR = 0, 1
 
@@ -34,7 +33,7 @@ class Pending:
         """Forget everything: it has been moved."""
         self.entries: list[Written | Cleared] = []
         self.places: list[int] = []
-        self.ids: dict[tuple[int, bytes], IdEntry] = {}
+        self.ids: dict[bytes, Written] = {}
         self.conversations: dict[bytes, Conversation] = {}
         self.bytes = self.records = 0
 
@@ -44,11 +43,9 @@ class Pending:
         conversation = entry.conversation
         self.conversations[conversation.key] = conversation
         if type(entry) is Written:
-            count = len(entry.request.bodies)
-            self.records += count
-            if entry.append_id is not None:
-                self.ids[conversation.number, entry.append_id] = IdEntry(
-                    entry.epoch, entry.first_seq, count, entry.request.digest)
+            self.records += entry.size
+            if entry.id_key is not None:
+                self.ids[entry.id_key] = entry
 
     def keep(self, place: int, size: int) -> None:
         """Note that the batch of the entries added last is at `place`, and its bytes."""
@@ -66,8 +63,9 @@ def pack_batch(entries: Sequence[Written | Cleared], micros: int,
         if type(entry) is Written:
             request = entry.request
             packed.append((_APPEND, conversation.conversation_id, conversation.number, entry.epoch,
-                           entry.first_seq, entry.append_id, request.digest, request.follows,
-                           codes[request.counter], request.tokens, request.bodies,
+                           entry.first_seq, entry.id_key, request.digest, request.follows,
+                           codes[request.counter],
+                           [(part.body, part.tokens) for part in request.parts],
                            entry.count_before, entry.tokens_before))
         elif type(entry) is Cleared:
             packed.append((_CLEAR, conversation.conversation_id, conversation.number, entry.epoch,
@@ -87,7 +85,9 @@ def unpack_batch(value: bytes, counters: Mapping[int, str],
         if kind == _CLEAR:
             yield Cleared(conversation, epoch, rest[0], micros)
             continue
-        first, append_id, digest, follows, code, tokens, bodies, count, total = rest
-        request = Append.restored(conversation_id, [decode_body(body) for body in bodies], bodies,
-                                  tokens, counters.get(code, "unknown"), digest, follows)
-        yield Written(request, conversation, epoch, first, append_id, count, total, micros)
+        first, key, digest, follows, code, bodies, count, total = rest
+        parts = tuple(Part(*decode_body(body), body, crc32(body), tokens)
+                      for body, tokens in bodies)
+        request = Append.restored(conversation_id, parts, counters.get(code, "unknown"), digest,
+                                  follows)
+        yield Written(request, conversation, epoch, first, key, count, total, micros)

@@ -225,7 +225,7 @@ class Port:
             if type(request) is Append:
                 if batch and size + request.size > BATCH_BYTES:
                     break
-                records += len(request.bodies)
+                records += len(request.parts)
                 size += request.size
             batch.append(queue.popleft())
         return batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..actors.errors import InvalidValue
@@ -17,7 +17,7 @@ from .conversation_id import conversation_key
 from .errors import InvalidMessage, shown
 from .message import Message, batch
 from .record import NewRecord
-from .token_counter import TokenCounter
+from .token_counter import NO_COUNTER, TokenCounter
 
 MAX_MESSAGE_BYTES = 16 << 20
 """Default of `max_message_bytes`: the largest encoded record (CS-13)."""
@@ -54,22 +54,37 @@ class Clear(Request):
         self.expected = expected
 
 
+class Part(NamedTuple):
+    """One record of an append: what the caller said, its encoded body, CRC-32 and token count."""
+
+    message: Message | None
+    turn_id: str | None
+    mark: Any
+    body: bytes
+    check: int
+    tokens: int
+
+
 class Append(Request):
     """A batch of records for one conversation, ready to be written.
 
-    `bodies` are the encoded records, `checks` their CRC-32, `digest` the 16-byte hash of the
-    payload (b"" without append id). The parallel lists have one entry a record.
+    `parts` are its records, `size` the bytes of their bodies, `spoken` how many have a message,
+    `digest` the 16-byte hash of the payload (b"" without append id). Few objects, and tuples rather
+    than lists: whatever is held here the garbage collector looks at again and again.
     """
 
-    __slots__ = ("append_id", "bodies", "checks", "counter", "cursor", "digest", "epoch", "follows",
-                 "marks", "messages", "size", "tokens", "turn_ids")
+    __slots__ = ("append_id", "counter", "cursor", "digest", "epoch", "follows", "parts", "size",
+                 "spoken", "tokens")
 
     def __init__(self, conversation_id: str, messages: Iterable[Any], *,
                  append_id: str | None = None, follows: str | None = None,
                  epoch: int | None = None, cursor: int | None = None,
-                 counter: TokenCounter | None = None,
+                 counter: TokenCounter = NO_COUNTER,
                  max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        Request.__init__(self, conversation_id, conversation_key(conversation_id))
+        self.conversation_id = conversation_id
+        self.key = conversation_key(conversation_id)
+        self.attempts = 0
+        self.withdrawn = False
         if append_id is not None or follows is not None:
             _check_id(append_id, "append_id")
             _check_id(follows, "follows")
@@ -77,10 +92,9 @@ class Append(Request):
             _check_number(epoch, "epoch")
             _check_number(cursor, "cursor")
         self.append_id, self.follows, self.epoch, self.cursor = append_id, follows, epoch, cursor
-        said: list[Message | None] = []
-        turn_ids: list[str | None] = []
-        marks: list[Any] = []
-        bodies: list[bytes] = []
+        count: Callable[[Message], int] = counter.count_message
+        parts: list[Part] = []
+        size = spoken = total = 0
         for index, item in enumerate(batch(messages)):
             message: Message | None
             turn_id, mark = None, None
@@ -95,43 +109,39 @@ class Append(Request):
                 raise InvalidMessage(f"takes {len(body)} bytes, the limit is {max_message_bytes} "
                                      "(max_message_bytes); store a reference to it instead",
                                      index=index)
-            said.append(message)
-            turn_ids.append(turn_id)
-            marks.append(mark)
-            bodies.append(body)
-        self.messages, self.turn_ids, self.marks, self.bodies = said, turn_ids, marks, bodies
-        self.checks = [crc32(body) for body in bodies]
-        self.digest = b"" if append_id is None else blake2b(
-            bodies[0] if len(bodies) == 1 else b"\xc1".join(bodies), digest_size=16).digest()
-        self.size = sum(map(len, bodies))
-        self.count(counter)
+            tokens = 0
+            if message is not None:
+                tokens = count(message)
+                total += tokens
+                spoken += 1
+            size += len(body)
+            parts.append(Part(message, turn_id, mark, body, crc32(body), tokens))
+        self.parts = tuple(parts)
+        self.counter = counter.name
+        self.size, self.spoken, self.tokens = size, spoken, total
+        self.digest = b"" if append_id is None else payload_digest(self.parts)
 
     @classmethod
-    def restored(cls, conversation_id: str,
-                 records: Sequence[tuple[Message | None, str | None, Any]], bodies: Sequence[bytes],
-                 tokens: Sequence[int], counter: str, digest: bytes,
+    def restored(cls, conversation_id: str, parts: tuple[Part, ...], counter: str, digest: bytes,
                  follows: str | None) -> Append:
         """An append that was committed before, from the batch log."""
         append = cls.__new__(cls)
         Request.__init__(append, conversation_id, conversation_key(conversation_id))
         append.append_id = append.epoch = append.cursor = None
         append.follows, append.digest, append.counter = follows, digest, counter
-        append.messages = [message for message, _, _ in records]
-        append.turn_ids = [turn_id for _, turn_id, _ in records]
-        append.marks = [mark for _, _, mark in records]
-        append.bodies, append.tokens = list(bodies), list(tokens)
-        append.checks = [crc32(body) for body in bodies]
-        append.size = sum(map(len, bodies))
+        append.parts = parts
+        append.size = sum(len(part.body) for part in parts)
+        append.spoken = sum(part.message is not None for part in parts)
+        append.tokens = sum(part.tokens for part in parts)
         return append
 
-    def count(self, counter: TokenCounter | None) -> None:
-        """Count the tokens of each record once, for ever (`tokens`, `counter`)."""
-        if counter is None:
-            self.counter, self.tokens = "none", [0] * len(self.bodies)
-        else:
-            count: Callable[[Message], int] = counter.count_message
-            self.counter = counter.name
-            self.tokens = [0 if message is None else count(message) for message in self.messages]
+
+def payload_digest(parts: tuple[Part, ...]) -> bytes:
+    """What two appends under one append id are compared by (CS-15): 16 bytes of BLAKE2b."""
+    if len(parts) == 1:
+        return blake2b(parts[0].body).digest()[:16]
+    # 0xC1 is the one byte that msgpack never begins a value with.
+    return blake2b(b"\xc1".join([part.body for part in parts])).digest()[:16]
 
 
 def is_large(messages: object) -> bool:

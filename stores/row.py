@@ -82,16 +82,12 @@ def record_of(value: bytes, seq: int, counters: dict[int, str]) -> Record:
                   moment(header.micros), mark)
 
 
-def id_key(number: int, append_id: bytes) -> bytes:
+def id_key(number: int, append_id: str) -> bytes:
     """The key of an append id: ids that are made one after the other lie side by side."""
-    if len(append_id) > 200:
-        append_id = b"\xff" + blake(append_id)
-    return NUMBER_KEY.pack(number) + append_id
-
-
-def blake(data: bytes) -> bytes:
-    """A 32-byte hash, for keys that would be too long."""
-    return blake2b(data, digest_size=32).digest()
+    name = append_id.encode("utf-8", "surrogatepass")
+    if len(name) > 200:
+        name = b"\xff" + blake2b(name, digest_size=32).digest()
+    return NUMBER_KEY.pack(number) + name
 
 
 class State(Protocol):

@@ -40,7 +40,8 @@ class LoadedLog:
         return self._records[index]
 
     def __iter__(self) -> Iterator[Record]:
-        yield from self._records
+        records: Iterator[Record] = iter(self._records)
+        return records
 
     def __reversed__(self) -> Iterator[Record]:
         return reversed(self._records)

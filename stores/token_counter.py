@@ -46,6 +46,8 @@ class NoCounter:
         return 0
 
 
+NO_COUNTER: Final[TokenCounter] = NoCounter()
+
 _default: list[TokenCounter] = []
 
 

@@ -1,0 +1,277 @@
+"""How many durable appends a second, beside what LMDB itself can do?
+
+How: as many tasks as there are conversations, each awaiting its append before the next; messages
+of 100 characters with append ids; durability "power"; token counting excluded (it costs the same
+everywhere). All on the disk that the table names.
+
+- `raw`: LMDB alone. One thread puts the same records' rows, encoded beforehand and sorted, as many
+  a transaction as keepwell had in its mean commit just before, flushed as safely.
+- `transaction per append`: LMDB, one such row a transaction.
+- `sqlite`: WAL, synchronous FULL, one transaction an append, one writer thread for all tasks.
+- `at 100,000`: one conversation that has none, or 100,000 records before.
+- `acknowledge`: the way of a request to the store's thread and back, without the table.
+
+What it does not say: what a model call or counting tokens adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pykka
+
+from keepwell.stores import DiskStore, Message, NoCounter
+from keepwell.stores.codec import encode_body
+from keepwell.stores.engine import Engine
+from keepwell.stores.memory_store import MemoryStore
+from keepwell.stores.request import Append, Request
+from keepwell.stores.row import HEADER, ROW_KEY
+
+from .benchmark import Contender, Question, Ratio, Results, Scale, Stopwatch, faster, growth
+from .disk import SLOW_ENOUGH, commit_seconds, described, directory
+
+Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
+
+_TEXT = "What is the weather like in Lisbon today, and what will it be like tomorrow, in one word? "
+
+# The mean size of keepwell's commits in the last round, by number of conversations: what `raw` uses.
+_mean_batch: dict[int, float] = {}
+
+
+def questions(scale: Scale) -> Sequence[Question]:
+    """Return the questions."""
+    fast = "" if commit_seconds() >= SLOW_ENOUGH else (
+        f"the disk is too fast for this ratio ({described()})")
+    each = scale.pick(100, 25)
+    found: list[Question] = []
+    for tasks in (64, 512):
+        appends = tasks * (each if tasks == 64 else max(8, each // 5))
+        others = [] if tasks == 512 else [
+            Contender("transaction per append", _single, scale.pick(400, 100), opponent=True),
+            Contender("sqlite", _sqlite(tasks), scale.pick(640, 128), opponent=True,
+                      note="WAL, synchronous FULL")]
+        ratios = [faster(f"append_{tasks}_vs_raw_lmdb", "keepwell", "raw", floor=0.6)]
+        if tasks == 64:
+            ratios += [faster("append_64_vs_txn_per_append", "keepwell", "transaction per append",
+                              floor=5),
+                       faster("append_64_vs_sqlite_full", "keepwell", "sqlite", floor=6),
+                       _cpu_over_raw("append_cpu_over_raw_us", ceiling=35)]
+        found.append(Question(
+            f"append_{tasks}", f"How many durable appends a second, {tasks} conversations?",
+            "append",
+            [Contender("keepwell", _keepwell(tasks), appends, note=described()),
+             Contender("raw", _raw(tasks), appends, opponent=True, missing=fast), *others],
+            ratios))
+    full = scale.pick(100_000, 5_000)
+    found.append(Question(
+        "append_long", "Does an append cost more in a long conversation?", "append",
+        [Contender("at 0", _long(0), scale.pick(1_500, 300)),
+         Contender(f"at {full:,}", _long(full), scale.pick(1_500, 300))],
+        [growth("append_at_100k_vs_at_0", "at 0", f"at {full:,}", ceiling=1.2)]))
+    found.append(Question(
+        "acknowledge", "What does the way to the store's thread and back cost?", "request",
+        [Contender("keepwell", _acknowledge, scale.pick(20_000, 4_000)),
+         Contender("pykka ask", _pykka_ask, scale.pick(20_000, 4_000), opponent=True)],
+        [_cost("acknowledge_vs_pykka_ask", "keepwell", "pykka ask", ceiling=0.3)]))
+    return found
+
+
+def _cpu_over_raw(name: str, ceiling: float) -> Ratio:
+    def value(results: Results) -> float | None:
+        ours, raw = results.get("keepwell"), results.get("raw")
+        if ours is None or raw is None or not ours.samples or not raw.samples:
+            return None
+        return ours.median(lambda s: s.cpu_us) - raw.median(lambda s: s.cpu_us)
+
+    return Ratio(name, value, "An acknowledged append takes {value} µs more processor time than a "
+                 "raw put.", ceiling=ceiling)
+
+
+def _cost(name: str, ours: str, theirs: str, ceiling: float) -> Ratio:
+    def value(results: Results) -> float | None:
+        mine, other = results.get(ours), results.get(theirs)
+        if mine is None or other is None or not mine.samples or not other.samples:
+            return None
+        return mine.median(lambda s: s.cpu_us) / other.median(lambda s: s.cpu_us)
+
+    return Ratio(name, value, f"One {{unit}} with {ours} takes {{value}} times the processor time "
+                 f"of one with {theirs}.", ceiling=ceiling)
+
+
+async def _started(path: Path) -> DiskStore:
+    return await DiskStore(path, counter=NoCounter()).spawn()
+
+
+def _keepwell(tasks: int) -> Run:
+    async def converse(store: DiskStore, name: str, first: int, each: int) -> None:
+        for number in range(first, first + each):
+            await store.add(name, [{"role": "user", "content": _TEXT}],
+                            append_id=f"turn-{number}/0")
+
+    async def run(watch: Stopwatch, operations: int, path: Path) -> dict[str, float]:
+        store = await _started(path)
+        try:
+            names = [f"conversation-{number}" for number in range(tasks)]
+            await asyncio.gather(*(converse(store, name, 0, 3) for name in names))
+            before = store.statistics()
+            with watch:
+                await asyncio.gather(
+                    *(converse(store, name, 3, operations // tasks) for name in names))
+            after = store.statistics()
+        finally:
+            await store.stop()
+        mean = (after["requests"] - before["requests"]) / (after["commits"] - before["commits"])
+        _mean_batch[tasks] = mean
+        return {"mean_batch": mean}
+
+    def contend(watch: Stopwatch, operations: int) -> dict[str, float]:
+        with directory() as path:
+            return asyncio.run(run(watch, operations, path))
+
+    return contend
+
+
+def _rows(operations: int, tasks: int) -> list[tuple[bytes, bytes]]:
+    """The rows of the records that keepwell stores, in the order in which they come."""
+    body = encode_body(Message("user", _TEXT), None, None)
+    return [(ROW_KEY.pack(number % tasks + 1, 0, number // tasks + 1),
+             HEADER.pack(0, 1, 1, 0, 1, 0, 0) + body) for number in range(operations)]
+
+
+def _raw(tasks: int) -> Run:
+    def contend(watch: Stopwatch, operations: int) -> dict[str, float]:
+        batch = max(1, round(_mean_batch.get(tasks, tasks / 2)))
+        rows = _rows(operations, tasks)
+        batches = [sorted(rows[start:start + batch]) for start in range(0, operations, batch)]
+        with directory() as path, lmdb.open(str(path), map_size=1 << 34, max_dbs=1) as env:
+            table = env.open_db(b"rows")
+            with watch:
+                for some in batches:
+                    with env.begin(write=True, db=table) as txn:
+                        for key, value in some:
+                            txn.put(key, value)
+        return {"mean_batch": batch}
+
+    return contend
+
+
+def _single(watch: Stopwatch, operations: int) -> None:
+    with directory() as path, lmdb.open(str(path), map_size=1 << 34, max_dbs=1) as env:
+        table = env.open_db(b"rows")
+        rows = _rows(operations, 64)
+        with watch:
+            for key, value in rows:
+                with env.begin(write=True, db=table) as txn:
+                    txn.put(key, value)
+
+
+def _sqlite(tasks: int) -> Run:
+    def contend(watch: Stopwatch, operations: int) -> None:
+        with directory() as path, ThreadPoolExecutor(1) as thread:
+            base = thread.submit(_sqlite_open, path / "log.sqlite").result()
+
+            def write(conversation: int, text: str) -> None:
+                with base:
+                    base.execute("INSERT INTO log VALUES (?, (SELECT coalesce(max(seq), 0) + 1 "
+                                 "FROM log WHERE conversation = ?), ?)",
+                                 (conversation, conversation, text))
+
+            async def converse(conversation: int) -> None:
+                loop = asyncio.get_running_loop()
+                for _ in range(operations // tasks):
+                    await loop.run_in_executor(thread, write, conversation, _TEXT)
+
+            async def run() -> None:
+                with watch:
+                    await asyncio.gather(*(converse(number) for number in range(tasks)))
+
+            asyncio.run(run())
+            thread.submit(base.close).result()
+
+    return contend
+
+
+def _sqlite_open(path: Path) -> sqlite3.Connection:
+    base = sqlite3.connect(path)
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("PRAGMA synchronous=FULL")
+    base.execute("CREATE TABLE log (conversation, seq, text, PRIMARY KEY (conversation, seq))")
+    return base
+
+
+def _long(length: int) -> Run:
+    async def run(watch: Stopwatch, operations: int, path: Path) -> None:
+        store = await _started(path)
+        try:
+            for start in range(0, length, 1000):
+                await store.add("c", [{"role": "user", "content": _TEXT}] * min(1000, length - start))
+            with watch:
+                for number in range(operations):
+                    await store.add("c", [{"role": "user", "content": _TEXT}],
+                                    append_id=f"turn-{number}/0")
+        finally:
+            await store.stop()
+
+    def contend(watch: Stopwatch, operations: int) -> None:
+        with directory() as path:
+            asyncio.run(run(watch, operations, path))
+
+    return contend
+
+
+class _Echo:
+    """A table that answers without doing anything."""
+
+    gathers = False
+    sweep_due = None
+
+    def commit(self, requests: Sequence[Request], owner: object = None) -> list[Any]:
+        return [None] * len(requests)
+
+    def maintain(self) -> bool:
+        return False
+
+    def statistics(self) -> dict[str, Any]:
+        return {}
+
+
+def _acknowledge(watch: Stopwatch, operations: int) -> None:
+    async def one(store: MemoryStore, count: int) -> None:
+        for _ in range(count):
+            await store.port.submit(Append("c", [_MESSAGE]))
+
+    async def run() -> None:
+        store = await MemoryStore(counter=NoCounter()).spawn()
+        actor = store.port.ref._actor
+        echo: Any = _Echo()
+        engine: Engine = echo
+        actor._engine = engine
+        with watch:
+            await asyncio.gather(*(one(store, operations // 100) for _ in range(100)))
+        await store.stop()
+
+    asyncio.run(run())
+
+
+_MESSAGE = Message("user", _TEXT)
+
+
+class _PykkaEcho(pykka.ThreadingActor):
+    def on_receive(self, message: Any) -> Any:
+        return None
+
+
+def _pykka_ask(watch: Stopwatch, operations: int) -> None:
+    ref = _PykkaEcho.start()
+    with watch:
+        for _ in range(operations):
+            ref.ask({"message": _TEXT})
+    ref.stop()
+
+
