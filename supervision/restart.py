@@ -103,8 +103,9 @@ class Ended:
 class StartFailedAgain:
     """A restart has failed and it is time for the next try (RINIT-1).
 
-    `tries` is how many starts of this child have failed in a row, counted only by a supervisor
-    with a back-off: its waits would otherwise carry the tries past the window for ever.
+    `tries` is how many starts of this child have failed in a row, this try would be one more. Only
+    a supervisor with a back-off counts them, others leave it at 0: its waits would otherwise carry
+    the tries past the window for ever.
     """
 
     child_id: Hashable
@@ -183,7 +184,7 @@ def decide(
             strategy, event.child_id, child.spec, window, auto_shutdown, other_significant
         )
     grown = window.add(now)
-    too_often = isinstance(event, StartFailedAgain) and event.tries > window.max_restarts
+    too_often = isinstance(event, StartFailedAgain) and event.tries >= max(window.max_restarts, 1)
     if grown.exceeded or too_often:
         return Decision(
             Verdict.GIVE_UP, grown, remove=_forgotten(strategy, event.child_id, child.spec)

@@ -166,7 +166,7 @@ def check_table(module: ModuleType) -> None:
         assert auto_outcome(module, row) == row[6:], row
     # A run of failed starts ends by its length when a back-off spreads it beyond the window (F73).
     waiting = kids(module, "a b!")
-    for tries, verdict in ((2, "RESTART"), (3, "GIVE_UP")):
+    for tries, verdict in ((1, "RESTART"), (2, "GIVE_UP")):
         retry = module.StartFailedAgain("b", tries)
         late = module.decide("one_for_one", waiting, retry, module.RestartWindow(2, 5), 999)
         assert late.verdict.name == verdict
@@ -297,7 +297,7 @@ MUTANTS = [
     ("if t >= oldest", "if t > oldest"),
     ("if t >= oldest", "if True"),
     ("math.floor(now)", "now"),
-    ("event.tries > window", "event.tries >= window"),
+    ("event.tries >= max", "event.tries > max"),
     ("for i in reversed(siblings)", "for i in siblings"),
     ("if children[i].status is ChildStatus.RUNNING", "if True"),
     ("remove=tuple(temporary)", "remove=()"),
