@@ -98,7 +98,8 @@ def _lines(node: TreeNode, first: str, rest: str) -> Iterator[str]:
 
 
 def _line(node: TreeNode) -> str:
-    title = node.actor if node.id is None else f"{node.id} ({node.actor})"
+    kind = node.actor or node.type
+    title = kind if node.id is None else f"{node.id} ({kind})"
     parts = [title if node.name is None else f"{title} as {node.name!r}"]
     if node.strategy is not None:
         parts.append(node.strategy)
