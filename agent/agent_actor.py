@@ -45,6 +45,7 @@ class AgentActor(AsyncActor):
         self._runner = TurnRunner(spec, conversation_id, memory, queue, threads)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._crash: BaseException | None = None
 
     def on_start(self) -> None:
         failpoint("agent.start")
@@ -103,6 +104,8 @@ class AgentActor(AsyncActor):
         while (request := queue.take()) is not None:
             try:
                 result = await runner.serve(request)
+            except asyncio.CancelledError:
+                raise  # the actor has ended
             except KeepwellError as error:
                 queue.done(request)
                 request.fail(error)
@@ -116,6 +119,9 @@ class AgentActor(AsyncActor):
                         "keepwell.agent.recovery_failed", conversation_id=queue.conversation_id,
                         turn_id=request.turn_id, error=error,
                     )  # fmt: skip
+            except BaseException as error:  # noqa: BLE001 - SystemExit must not end the loop
+                self._crash = error
+                return
             else:
                 queue.done(request)
                 request.complete(result)
@@ -124,10 +130,9 @@ class AgentActor(AsyncActor):
         self._task = None
         if task.cancelled():
             return
-        error = task.exception()
-        if error is not None:
+        if self._crash is not None:
             ref: Any = self.actor_ref
-            ref.exit(error)
+            ref.exit(self._crash)
         else:
             self._work()  # something may have come between the last look and now
 

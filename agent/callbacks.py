@@ -73,26 +73,33 @@ async def fire(callback: Callback, info: CallbackInfo, threads: ToolThreads) -> 
     try:
         async with asyncio.timeout(CALLBACK_TIMEOUT):
             if inspect.iscoroutinefunction(callback):
-                await asyncio.shield(_logged(callback, info))
+                # In a task of its own: what is late is left behind, not waited for.
+                error = await asyncio.shield(_guarded(callback(info)))
             else:
-                value = await threads.run(lambda: callback(info))
-                if inspect.isawaitable(value):
-                    await value
+                error = await threads.run(lambda: _called(callback, info))
+                if inspect.isawaitable(error):
+                    error = await asyncio.shield(_guarded(error))
     except TimeoutError:
-        _report(info, "it took more than 5 s", None)
-    except Exception as error:
-        _report(info, "it raised", error)
+        _report(info, f"it took more than {CALLBACK_TIMEOUT:g} s", None)
+    else:
+        if error is not None:
+            _report(info, "it raised", error)
 
 
-async def _logged(callback: Callback, info: CallbackInfo) -> None:
+async def _guarded(answer: Any) -> BaseException | None:
     try:
-        result = callback(info)
-        if inspect.isawaitable(result):
-            await result
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        _report(info, "it raised", error)
+        await answer
+    except BaseException as error:  # noqa: BLE001 - SystemExit in an observer is no reason to exit
+        return error
+    return None
+
+
+def _called(callback: Callback, info: CallbackInfo) -> Any:
+    try:
+        value = callback(info)
+    except BaseException as error:  # noqa: BLE001 - as above
+        return error
+    return value if inspect.isawaitable(value) else None
 
 
 def _report(info: CallbackInfo, what: str, error: BaseException | None) -> None:

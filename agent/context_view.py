@@ -1,4 +1,4 @@
-"""What one model call is shown: the projection of log and turn (AG-2, PV-3, PV-4, AG-8)."""
+"""What one model call is shown by a custom provider, and how giant results are cut."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from ..stores.message import Message
 
 if TYPE_CHECKING:
     from ..memory.provider_handle import NoMemory, ProviderHandle
-    from .spec import AgentSpec
 
 MAX_SHOWN_CHARACTERS: Final = 200_000
 """A tool result longer than this is shown cut; the log keeps it whole."""
 
 
-async def shown_to_model(
+async def shown_by_provider(
     memory: ProviderHandle | NoMemory,
     conversation_id: str,
     base: Sequence[Message],
     turn: Sequence[Message],
-    spec: AgentSpec,
 ) -> tuple[Message, ...]:
-    """prepare → repair → cap → instructions.
+    """What a custom provider's `prepare` gives, repaired (PV-3, PV-4).
 
     `base`: the history before the turn, lazily; `turn`: its messages so far. Raises ProviderError
-    if a custom `prepare` raises, or gives nothing or what are no messages.
+    if `prepare` raises, or gives nothing or what are no messages.
     """
     view: Sequence[Message]
     if isinstance(base, LogMessages):
@@ -40,15 +38,10 @@ async def shown_to_model(
     prepared: Any = memory.prepare(conversation_id, view)
     if isinstance(prepared, Future):
         prepared = await prepared
-    messages = in_call_order(
-        repair(as_messages(prepared, conversation_id) if memory.custom else prepared)
-    )
+    messages = in_call_order(repair(as_messages(prepared, conversation_id)))
     if not messages:
         raise ProviderError("prepare", conversation_id, "gave no messages")
-    messages = capped(messages)
-    if spec.instructions:
-        return (Message("system", spec.instructions), *messages)
-    return messages
+    return capped(messages)
 
 
 def as_messages(value: Any, conversation_id: str) -> list[Message]:

@@ -19,6 +19,7 @@ from ..stores.errors import (
     StaleEpoch,
 )
 from ..stores.record import NewRecord
+from .history import History
 from .turn import TurnState, fold, heal_records
 from .turn_errors import ConversationCleared, TurnConflict
 
@@ -51,6 +52,9 @@ class Journal:
         self._records: Sequence[Record] = ()
         # (epoch, cursor) up to which every turn has ended and every call has its result.
         self._clean: tuple[int, int] | None = None
+        self._history: History | None = None
+        # The turn that the history is the history of.
+        self._begun: TurnState | None = None
         self._epoch: int | None = None
         self._cursor = 0
         self._written = 0
@@ -59,8 +63,8 @@ class Journal:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def open(self) -> Sequence[Message]:
-        """Read the log and return its messages; sets `last`.
+    async def open(self) -> History | Sequence[Message]:
+        """Read the log and return the history before the next turn; sets `last`.
 
         Reads marks only if something was written that this agent has not seen; then back to the
         question of the newest turn, since whatever came before was healed before that turn.
@@ -78,19 +82,31 @@ class Journal:
             if full.cursor != log.cursor or full.epoch != log.epoch:
                 log = await self._memory.history(self._id)
             self._clean = None
+            self._history = None
         else:
             self._records = ()
         self._epoch, self._cursor = log.epoch, log.cursor
-        return LogMessages(log)
+        if self._memory.custom:
+            return LogMessages(log)
+        if self._history is None:
+            self._history = History.of(log, self._memory.window)
+        return self._history
 
-    async def before(self, first_seq: int) -> tuple[Message, ...]:
-        """The messages before a turn that is resumed."""
+    async def before(self, first_seq: int) -> History | Sequence[Message]:
+        """The history before a turn that is resumed."""
+        self._history = None
+        if not self.durable:
+            return await self.open()
         log: Log = await self._memory.history(self._id)
-        return tuple(
-            record.message
-            for record in log
-            if record.message is not None and record.seq < first_seq
-        )
+        messages = [r.message for r in log if r.message is not None and r.seq < first_seq]
+        if self._memory.custom:
+            return messages
+        systems = [message for message in messages if message.role == "system"]
+        return History(messages, self._memory.window, systems=systems)
+
+    def begin(self, turn: TurnState) -> None:
+        """A new turn follows the history that `open` gave."""
+        self._begun = turn
 
     async def find(self, turn_id: str, question: NewRecord) -> TurnState | None:
         """A turn by its id, however long ago it was; None if the log has none. Rule: AG-6.
@@ -169,6 +185,7 @@ class Journal:
     def _forget(self) -> None:
         self._pending.clear()
         self._clean = None
+        self._history = self._begun = None
         self.last = None
 
     async def heal(self) -> bool:
@@ -189,6 +206,10 @@ class Journal:
             self._cursor += self._written
             self._written = 0
             self._clean = (self._epoch, self._cursor)
+            history = self._history
+            if history is None or self._begun is not turn or not history.extend(turn.messages()):
+                self._history = None
+            self._begun = None
 
     def lost(self) -> None:
         """What the log holds is not known any more: read it again before the next turn."""

@@ -196,13 +196,10 @@ class TurnQueue:
             if self.closed is not None:
                 done.fail(self.closed)
                 return done
-            if turn_id is None or (running is not None and running.turn_id == turn_id):
-                request = running if running is not None and running.kind != "add" else None
-            else:
-                request = self._by_turn.get(turn_id)
-                if request is not None:
-                    self._waiting.remove(request)
-                    del self._by_turn[turn_id]
+            request = self._to_cancel(turn_id)
+            if request is not None and request is not running:
+                self._waiting.remove(request)
+                self._by_turn.pop(request.turn_id, None)
             if request is None:
                 # Nothing runs here; a paused turn may still be open in the log.
                 closing = TurnRequest("close", turn_id or "")
@@ -230,6 +227,17 @@ class TurnQueue:
         if ref is not None:
             ref.tell(ATTEND)
         return done
+
+    def _to_cancel(self, turn_id: str | None) -> TurnRequest | None:
+        """The named turn; without a name the running one, else the next."""
+        running = self.running
+        turns = [waiting for waiting in self._waiting if waiting.kind in ("run", "resume")]
+        if running is not None and running.kind != "add" and running.turn_id:
+            turns.insert(0, running)
+        for request in turns:
+            if turn_id is None or request.turn_id == turn_id:
+                return request
+        return None
 
     def stop_running(self, stop: Stop) -> None:
         """Stop the running turn for another reason than a cancel."""

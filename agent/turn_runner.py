@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.failpoint import failpoint
 from ..memory.provider import ProviderError
-from ..memory.repair import in_call_order, repair
 from ..stores.message import Message
 from ..stores.record import NewRecord
 from .approval import decision_to_plain, match_decisions
@@ -189,6 +188,7 @@ class TurnRunner:
         if await self.journal.heal():
             self._steps.base = await self.journal.open()
         turn = self.turn = TurnState(request.turn_id)
+        self.journal.begin(turn)
         await self._audience.attend(request, turn)
         await self._audience.tell("on_turn_start", 0, request.text)
         turn.ask(request.text)
@@ -224,8 +224,7 @@ class TurnRunner:
         """Go on with a turn from the log, as RS-1…10 have it."""
         self.turn = turn
         self._look_for_stop()
-        if self.journal.durable:
-            self._steps.base = in_call_order(repair(await self.journal.before(turn.first_seq)))
+        self._steps.base = await self.journal.before(turn.first_seq)
         await self._audience.attend(self.request, turn)
         action = resume_action(turn, self._rules)
         if isinstance(action, EndTurn) and action.status == "failed":
@@ -255,8 +254,7 @@ class TurnRunner:
                 check_decision(self._steps.tools, call, decision)
                 marks[str(call.index)] = decision_to_plain(decision)
         self.turn = last
-        if self.journal.durable:
-            self._steps.base = in_call_order(repair(await self.journal.before(last.first_seq)))
+        self._steps.base = await self.journal.before(last.first_seq)
         mark = {"decision": marks}
         self.journal.append(last.mark_id(), [NewRecord(None, turn_id=last.turn_id, mark=mark)])
         last.marked(mark)

@@ -14,7 +14,7 @@ from ..actors.failpoint import failpoint
 from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
-from .context_view import shown_to_model
+from .context_view import shown_by_provider
 from .events import (
     ModelEnded,
     ModelStarted,
@@ -24,6 +24,7 @@ from .events import (
     ToolStarted,
 )
 from .gate import ask_gate
+from .history import History
 from .model import ModelRequest
 from .model_call import ModelCall
 from .tool_context import ToolContext
@@ -64,7 +65,9 @@ class TurnSteps:
         self.tools = ToolLoop(
             spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools
         )
-        self.base: Sequence[Message] = ()
+        self.base: History | Sequence[Message] = ()
+        instructions = spec.instructions
+        self._head = (Message("system", instructions),) if instructions else ()
         self.partial: ModelCall | None = None
         self.batch: RunningBatch | None = None
 
@@ -128,7 +131,12 @@ class TurnSteps:
 
     async def _context(self, turn: TurnState) -> tuple[Message, ...]:
         """What the model is shown: prepare, repair, context policy, instructions (AG-2)."""
-        return await shown_to_model(self._memory, self._id, self.base, turn.messages(), self._spec)
+        base = self.base
+        if isinstance(base, History):
+            messages = base.shown_with(turn.messages())
+        else:
+            messages = await shown_by_provider(self._memory, self._id, base, turn.messages())
+        return (*self._head, *messages)
 
     async def _verdicts(self, turn: TurnState, message: Message) -> list[dict[str, object]] | None:
         """The gate's verdicts over all calls, None if nobody is to be asked. HP-1, HP-2."""

@@ -116,9 +116,7 @@ UserId = NewType("UserId", int)
         ),
         (
             Optional[int],  # noqa: UP045 -- this spelling is what is tested
-            {
-                "anyOf": [{"type": "integer"}, {"type": "null"}]
-            },
+            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
             None,
             None,
         ),
