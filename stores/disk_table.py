@@ -251,8 +251,11 @@ class DiskTable(Table):
         file = self._file
         if file is None:
             return None
-        with file.reading() as txn:
-            size = self._rows_in(file, txn).size()
+        try:
+            with file.reading() as txn:
+                size = self._rows_in(file, txn).size()
+        except TableError:
+            return None  # closed at this moment
         facts = {
             "name": self.name,
             "type": self.type,

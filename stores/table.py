@@ -92,7 +92,9 @@ class Table(ABC):
 
     def _prepare(self, row: Any) -> tuple[Ident, Stored]:
         if type(row) is not tuple:
-            self._fail(f"a row is a tuple, not {shown(row)}")
+            if not isinstance(row, tuple):
+                self._fail(f"a row is a tuple, not {shown(row)}")
+            row = tuple(row)  # a named tuple is a row like others
         if len(row) <= self.keypos:
             self._fail(f"the row {shown(row)} has no key at position {self.keypos}")
         try:

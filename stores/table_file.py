@@ -27,7 +27,7 @@ import msgpack
 from ..actors.failpoint import failpoint
 from .lmdb_pages import DamagedFile, ForeignFile, LmdbPages
 from .table_codec import DamagedRow
-from .table_errors import TableFileError
+from .table_errors import TableError, TableFileError
 from .table_lock import TableLock, file_error, is_locked
 from .table_rows import TABLE_TYPES, TableType
 
@@ -42,6 +42,8 @@ FORMAT: Final = 1
 MAP_SIZE: Final = 1 << 36
 """Bytes of address space to begin with; on disk only what is used counts."""
 SMALLEST_MAP: Final = 1 << 20
+SPARE_BYTES: Final = 1 << 16
+"""A disk with less free is called full."""
 CLOSE_SECONDS: Final = 1.0
 """How long a close waits for a write that is going on, in a thread that may have been killed."""
 
@@ -95,20 +97,31 @@ class TableFile:
     # -- opening -----------------------------------------------------------------------------------
 
     def _open_to_read(self, wanted: Header) -> None:
-        found = inspect(self.path, whole=not is_locked(self.path))
+        found = self._inspect_to_read()
         if found is None:
             raise TableFileError("not_a_dets_file", self.path, "it is empty")
         self._agree(found, wanted)
         self._map(lock=os.access(os.path.dirname(self.path) or ".", os.W_OK))
         self.rows = self._table(_ROWS)
 
+    def _inspect_to_read(self) -> Header | None:
+        if not is_locked(self.path):
+            return inspect(self.path, whole=True)
+        for _ in range(4):
+            # Another process may be writing to a page just as it is looked at here.
+            with suppress(DamagedFile):
+                return _look(self.path, whole=False)
+        return inspect(self.path, whole=False)
+
     def _open_to_write(self, wanted: Header) -> None:
         existing = os.path.lexists(self.path)
         if existing and not os.access(self.path, os.W_OK):
             raise TableFileError("file_error", self.path, "it is write-protected", reason="eacces")
         if existing:
-            # Before anything is made beside it: this may be somebody else's file.
-            inspect(self.path, whole=False)
+            # Nothing is made beside what is somebody else's file. Damage is judged under the lock:
+            # another process may be writing to a page just as it is looked at here.
+            with suppress(DamagedFile):
+                _look(self.path, whole=False)
         self._lock = TableLock(self.path)
         found = inspect(self.path, whole=not self._lock.left_in_order()) if existing else None
         if found is not None:
@@ -193,7 +206,8 @@ class TableFile:
                 "forked", self.path,
                 f"process {self._pid} opened it before a fork: open it after forking",
             )  # fmt: skip
-        assert self._env is not None
+        if self._env is None:
+            raise TableError(repr(self.path), "is not open", path=self.path)
         return self._env
 
     @property
@@ -290,12 +304,20 @@ class TableFile:
                               lmdb.VersionMismatchError)):  # fmt: skip
             return TableFileError("damaged", self.path, str(error))
         for number, word in _REASONS.items():
-            if os.strerror(number) in str(error):
+            if os.strerror(number) in str(error) and not (word == "eio" and self._is_full(error)):
                 return TableFileError("file_error", self.path, str(error), reason=word)
-        full = isinstance(error, lmdb.DiskError)
         return TableFileError(
-            "file_error", self.path, str(error), reason="enospc" if full else "eio"
+            "file_error", self.path, str(error), reason="enospc" if self._is_full(error) else "eio"
         )
+
+    def _is_full(self, error: Exception) -> bool:
+        """Whether the disk is full. LMDB reports the write that filled it as an EIO."""
+        if isinstance(error, lmdb.DiskError):
+            return True
+        with suppress(OSError):
+            disk = os.statvfs(os.path.dirname(self.path) or ".")
+            return disk.f_bavail * disk.f_frsize < SPARE_BYTES
+        return False
 
     # -- closing -----------------------------------------------------------------------------------
 
@@ -350,6 +372,14 @@ def inspect(path: str, *, whole: bool) -> Header | None:
     `not_a_dets_file`, `damaged`.
     """
     try:
+        return _look(path, whole=whole)
+    except DamagedFile as error:
+        raise TableFileError("damaged", path, str(error)) from error
+
+
+def _look(path: str, *, whole: bool) -> Header | None:
+    """As `inspect`, but damage is a DamagedFile."""
+    try:
         if not os.path.getsize(path):
             return None
         pages = LmdbPages(path)
@@ -357,8 +387,6 @@ def inspect(path: str, *, whole: bool) -> Header | None:
         raise file_error(path, error) from error
     except ForeignFile as error:
         raise TableFileError("not_a_dets_file", path, str(error)) from error
-    except DamagedFile as error:
-        raise TableFileError("damaged", path, str(error)) from error
     try:
         if whole:
             pages.check()
@@ -369,8 +397,6 @@ def inspect(path: str, *, whole: bool) -> Header | None:
         if _META in tables and _ROWS in tables:
             packed = next((v for k, v, _ in pages.records(tables[_META]) if k == _HEADER), b"")
         return _read_header(path, packed)
-    except DamagedFile as error:
-        raise TableFileError("damaged", path, str(error)) from error
     finally:
         pages.close()
 
