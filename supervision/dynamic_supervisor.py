@@ -126,9 +126,11 @@ class DynamicSupervisor(Supervisor):
         raise self._no_ids(request.target)
 
     def _on_get_childspec(self, request: GetChildSpec) -> ChildSpec:
-        if request.target != self._template.id and self._book.by_ref(request.target) is None:
+        if isinstance(request.target, pykka.ActorRef):
+            self._known(request.target)
+        elif request.target != self._template.id:
             raise ChildRequestError(
-                "not_found", request.target, "name a living child's ref, or the template's id"
+                "not_found", request.target, "name a child's ref, or the template's id"
             )
         return self._template
 

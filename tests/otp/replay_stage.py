@@ -16,7 +16,7 @@ from replay_compare import BadTrace
 from keepwell.actors import ActorDied, ActorSystem, CallTimeout, Future
 from keepwell.actors.simulation import SimulatedScheduler
 
-PATIENCE = 20.0
+PATIENCE = {"simulated": 3600.0, "real": 20.0}
 """Seconds, virtual or real, after which a scenario that does not come to rest has failed."""
 
 
@@ -26,6 +26,7 @@ class Stage:
     def __init__(self, system: ActorSystem, simulation: SimulatedScheduler | None) -> None:
         self.system = system
         self.simulation = simulation
+        self.patience = PATIENCE["real" if simulation is None else "simulated"]
         self._hanging: list[Future[None]] = []
 
     @property
@@ -35,9 +36,9 @@ class Stage:
     def wait(self, future: Future[Any]) -> Any:
         """The result of a future, for the driver or a handler."""
         try:
-            return future.get(timeout=PATIENCE)
+            return future.get(timeout=self.patience)
         except CallTimeout as late:
-            raise BadTrace(f"nothing came within {PATIENCE} s") from late
+            raise BadTrace(f"nothing came within {self.patience} s") from late
 
     def sleep(self, seconds: float) -> None:
         """Let time pass; in the driver and in handlers."""
@@ -71,9 +72,11 @@ class Stage:
         for ref in refs:
             if ref.is_alive():
                 try:
-                    facts = ref.statistics().get(timeout=PATIENCE)
+                    facts = ref.statistics().get(timeout=self.patience)
                 except ActorDied:
                     self.end_of(ref)
+                except CallTimeout:  # it is busy with a long message, and time has moved on
+                    return [(True, -1, 1)]
                 else:
                     waiting = 0 if facts["suspended"] else facts["mailbox"]
                     seen.append((True, facts["handled"], waiting))

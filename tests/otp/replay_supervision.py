@@ -477,7 +477,11 @@ class SupervisionScenario(Scenario):
     def op_start_child(self, spec: Any = None, args: list[Any] | None = None) -> Any:
         if (spec is None) == (args is None):
             raise BadTrace("start_child takes either `spec` or `args`")
-        given = args if args is not None else [make_spec(self.world, spec)]
+        if args is None:
+            given = [make_spec(self.world, spec)]
+        else:  # a static supervisor takes one argument, which then is no spec
+            dynamic = issubclass(self.root.actor_class, DynamicSupervisor)
+            given = args if dynamic else [args]
         return self.started(self.request(supervision.start_child, *given))
 
     def op_which_children(self) -> Any:

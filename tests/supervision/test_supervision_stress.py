@@ -86,7 +86,7 @@ class Chaos:
                 answers.append(root.count_children())
             case 9:
                 answers.append(self.some_ref().call("hello", timeout=None))
-            case 10:
+            case _:
                 self.in_subtree(rng.choice([self.into_fleet, self.kill_it]))
 
     def in_subtree(self, action: Any) -> None:
