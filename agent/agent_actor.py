@@ -15,9 +15,9 @@ from .turn_queue import Attend, TurnQueue, TurnRequest, Wake
 from .turn_runner import TurnRunner
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from ..memory.provider_handle import NoMemory, ProviderHandle
     from .spec import AgentSpec
-    from .tool_threads import ToolThreads
 
 logger = logging.getLogger("keepwell.agent")
 
@@ -36,7 +36,7 @@ class AgentActor(AsyncActor):
         conversation_id: str,
         memory: ProviderHandle | NoMemory,
         queue: TurnQueue,
-        threads: ToolThreads,
+        threads: CallThreads,
     ) -> None:
         super().__init__()
         self._spec = spec

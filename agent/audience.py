@@ -18,9 +18,9 @@ from .events import (
 from .turn import Batch, TurnState, call_arguments
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from .journal import Journal
     from .stream import Listener
-    from .tool_threads import ToolThreads
     from .turn_queue import TurnRequest
 
 
@@ -32,7 +32,7 @@ class Audience:
         callbacks: Mapping[str, Callback],
         journal: Journal,
         conversation_id: str,
-        threads: ToolThreads,
+        threads: CallThreads,
     ) -> None:
         self._callbacks = callbacks
         self._journal = journal

@@ -13,7 +13,7 @@ from ..actors import telemetry
 from ..actors.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from .tool_threads import ToolThreads
+    from ..memory.call_threads import CallThreads
 
 CALLBACK_NAMES: Final = (
     "on_turn_start",
@@ -65,7 +65,7 @@ def check_callbacks(callbacks: object) -> dict[str, Callback]:
     return dict(callbacks)
 
 
-async def fire(callback: Callback, info: CallbackInfo, threads: ToolThreads) -> None:
+async def fire(callback: Callback, info: CallbackInfo, threads: CallThreads) -> None:
     """Run one callback: a coroutine function on the loop, a plain one in a thread.
 
     Whatever it raises, and that it took over 5 s, is logged and goes to telemetry.

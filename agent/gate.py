@@ -16,9 +16,9 @@ from .errors import InvalidArguments
 from .turn import Batch, Call, Rules, TurnState, skipped_from
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from .spec import AgentSpec
     from .tool_loop import ToolLoop
-    from .tool_threads import ToolThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ async def ask_gate(
     turn: TurnState,
     batch: Batch,
     conversation_id: str,
-    threads: ToolThreads,
+    threads: CallThreads,
     rules: Rules,
 ) -> list[dict[str, object]]:
     """The verdicts over a reply's calls in call order, in their plain form.
@@ -65,7 +65,7 @@ async def ask_gate(
 
 
 async def _ask(
-    spec: AgentSpec, call: Call, turn: TurnState, conversation_id: str, threads: ToolThreads
+    spec: AgentSpec, call: Call, turn: TurnState, conversation_id: str, threads: CallThreads
 ) -> Verdict:
     gate = spec.gate
     assert gate is not None

@@ -21,8 +21,8 @@ from .errors import InvalidArguments
 from .tool_context import ToolContext
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from .tool import Tool
-    from .tool_threads import ToolThreads
 
 Arguments = Mapping[str, object] | str
 Around = Callable[
@@ -185,7 +185,7 @@ class ToolLoop:
     def __init__(
         self,
         tools: Sequence[Tool],
-        threads: ToolThreads,
+        threads: CallThreads,
         *,
         timeout: float = 60.0,
         parallel: bool = True,

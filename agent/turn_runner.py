@@ -51,9 +51,9 @@ from .turn_queue import Stop, TurnQueue, TurnRequest
 from .turn_steps import TurnSteps
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from ..memory.provider_handle import NoMemory, ProviderHandle
     from .spec import AgentSpec
-    from .tool_threads import ToolThreads
     from .turn import EndStatus
 
 CANCEL_SECONDS: Final = 5.0
@@ -73,7 +73,7 @@ class TurnRunner:
         conversation_id: str,
         memory: ProviderHandle | NoMemory,
         queue: TurnQueue,
-        threads: ToolThreads,
+        threads: CallThreads,
     ) -> None:
         self._spec = spec
         self._id = conversation_id

@@ -32,11 +32,11 @@ from .tool_loop import RunningBatch, ToolJob, ToolLoop
 from .turn import Batch, Call, RunCalls, TurnState, call_arguments, tool_message
 
 if TYPE_CHECKING:
+    from ..memory.call_threads import CallThreads
     from ..memory.provider_handle import NoMemory, ProviderHandle
     from .audience import Audience
     from .journal import Journal
     from .spec import AgentSpec
-    from .tool_threads import ToolThreads
 
 
 class TurnSteps:
@@ -53,7 +53,7 @@ class TurnSteps:
         memory: ProviderHandle | NoMemory,
         journal: Journal,
         audience: Audience,
-        threads: ToolThreads,
+        threads: CallThreads,
     ) -> None:
         self._spec = spec
         self._id = conversation_id

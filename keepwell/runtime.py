@@ -28,14 +28,16 @@ from .actors.errors import ActorDied, InvalidValue
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
 from .agent.spec import AgentSpec
-from .agent.tool_threads import tool_threads
 from .agent.turn_queue import TurnQueue
-from .memory.provider_actor import ProviderActor, ProviderHome, StoreProviderActor, accepts
+from .memory.call_threads import call_threads
+from .memory.provider_actor import accepts
 from .memory.provider_handle import NoMemory, ProviderHandle
+from .memory.provider_home import ProviderHome
+from .memory.provider_supervisor import ProviderSupervisor
 from .memory.turn_gate import turn_gates
 from .stores import DiskStore, MemoryStore, Store, StoreHandle
 from .stores.conversation_id import conversation_key
-from .supervision import ChildSpec, DynamicSupervisor, Supervisor, terminate_child
+from .supervision import ChildSpec, Supervisor, terminate_child
 
 if TYPE_CHECKING:
     from .actors.clock import Clock
@@ -100,7 +102,7 @@ class Runtime:
         self._memories: dict[Any, ProviderHome] = {}
         self._queues: set[TurnQueue] = set()
         self._closing = False
-        self._threads = tool_threads()
+        self._threads = call_threads()
         self.ended: Future[Any] = Future()
         """Done when the tree has ended, with the reason: "shutdown", or why it gave up (F67)."""
 
@@ -188,11 +190,9 @@ class Runtime:
         supervisor.on_exit(self._tree_ended)
 
     async def _start_branches(self) -> None:
-        providers = ChildSpec("provider", _start_provider)
         self._providers = await self._supervisor.start_child(
-            ChildSpec("providers", partial(DynamicSupervisor, providers, per_child=True),
-                      type="supervisor")
-        )  # fmt: skip
+            ChildSpec("providers", ProviderSupervisor, type="supervisor")
+        )
         self._agents = await self._supervisor.start_child(
             ChildSpec("agents", AgentSupervisor, type="supervisor")
         )
@@ -201,7 +201,7 @@ class Runtime:
         for queue in list(self._queues):
             queue.close(reason)
         for home in self._memories.values():
-            home.close()
+            home.close(reason)
         if not self._closing:
             # The root gave up: nobody restarts anything, and the process must be able to end.
             logger.critical("%r ended: %r", self, reason)
@@ -315,11 +315,11 @@ class Runtime:
             return NoMemory()
         target: Any = self._default if form.target is None else form.target
         custom = form.kind == "provider"
-        if isinstance(target, Store) and target.ref is None:
+        if isinstance(target, Store) and target.port.ref is None and target is not self._default:
             await self.start_store(target)
         key = getattr(target, "port", target)
         home = self._memories.get(id(key))
-        if home is None:
+        if home is None or home.closed is not None:
             home = self._memories[id(key)] = ProviderHome(key)
             await self._providers.start_child(home, target, custom, self.system)
         return ProviderHandle(
@@ -333,11 +333,6 @@ class Runtime:
             coroutine.close()
             return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
         return self.system.run(coroutine)
-
-
-def _start_provider(home: ProviderHome, target: Any, custom: bool, system: ActorSystem) -> Any:
-    kind: Any = ProviderActor if custom else StoreProviderActor
-    return kind.options(system=system).spawn(home, target)
 
 
 # -- the current runtime -------------------------------------------------------------------------

@@ -20,55 +20,11 @@ from ..actors.async_actor import AsyncActor
 from ..actors.errors import CallTimeout, KeepwellError, RequestError, Unavailable
 from ..actors.failpoint import failpoint
 from ..actors.future import Future
+from .call_threads import call_threads
 from .provider import CALL_SECONDS, Append, Clear, History, Prepare, ProviderError
+from .provider_home import ProviderHome, chain
 
 logger = logging.getLogger("keepwell.memory")
-
-
-class ProviderHome:
-    """Where a provider's actor is found; outlives its incarnations."""
-
-    def __init__(self, owner: object = None) -> None:
-        self.owner = owner  # the store's port or the provider: alive as long as its place is
-        self.ref: Any = None
-        self.closed = False
-        self._waiting: list[Future[None]] = []
-
-    def moved_in(self, ref: Any) -> None:
-        """An incarnation has started."""
-        self.ref = ref
-        self._wake()
-
-    def close(self) -> None:
-        """No further incarnation will come."""
-        self.closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.complete(None)
-
-    def next_incarnation(self) -> Future[None]:
-        """Done when an incarnation has started after this call, or none will."""
-        future: Future[None] = Future()
-        self._waiting.append(future)
-        if self.closed:
-            future.complete(None)
-        return future
-
-
-def chain(source: Future[Any], target: Future[Any]) -> None:
-    """Complete `target` as `source` is completed."""
-
-    def done(future: Future[Any]) -> None:
-        error = future.error()
-        if error is None:
-            target.complete(future.get())
-        else:
-            target.fail(error)
-
-    source.add_done_callback(done)
 
 
 class StoreProviderActor(AsyncActor):
@@ -191,16 +147,19 @@ class ProviderActor(AsyncActor):
     async def _serve(self, conversation_id: str, lane: deque[tuple[Any, Any]]) -> None:
         while lane:
             message, request = lane.popleft()
+            scope = asyncio.timeout(CALL_SECONDS)
             try:
-                request.reply(await asyncio.wait_for(self._call(message), CALL_SECONDS))
-            except TimeoutError:
-                request.fail(CallTimeout(
-                    f"the memory provider did not answer within {CALL_SECONDS:g} s"
-                ))  # fmt: skip
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                request.fail(_provider_error(message, error))
+                async with scope:
+                    request.reply(await self._call(message))
+            except BaseException as error:  # noqa: BLE001 - PV-7: foreign code, that asker only
+                task = asyncio.current_task()
+                if scope.expired():
+                    late = f"the memory provider did not answer within {CALL_SECONDS:g} s"
+                    request.fail(CallTimeout(late))
+                elif task is not None and task.cancelling():
+                    raise  # the actor has ended
+                else:
+                    request.fail(_provider_error(message, error))
         del self._lanes[conversation_id]
 
     async def _call(self, message: Any) -> Any:
@@ -224,7 +183,7 @@ class ProviderActor(AsyncActor):
 async def _run(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if inspect.iscoroutinefunction(method):
         return await method(*args, **kwargs)
-    value = await asyncio.to_thread(method, *args, **kwargs)
+    value = await call_threads().run(partial(method, *args, **kwargs))
     return await value if inspect.isawaitable(value) else value
 
 

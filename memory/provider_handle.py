@@ -6,16 +6,14 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..actors.errors import ActorDied
 from ..actors.future import Future
 from ..stores.message import Message, checked_messages
-from .provider import REQUEST_SECONDS, Append, Clear, History, Prepare
-from .provider_actor import chain
+from .provider import Append, Clear, History, Prepare
 from .turn_gate import TurnGates
 
 if TYPE_CHECKING:
     from ..stores.record import Appended, NewRecord
-    from .provider_actor import ProviderHome
+    from .provider_home import ProviderHome
     from .window import Window
 
 
@@ -51,7 +49,7 @@ class ProviderHandle:
 
         Raises (through the future) ProviderError, StoreUnavailable, CallTimeout. Rules: PV-2, RW-1.
         """
-        return self._send(History(conversation_id, marks, after))
+        return self._home.send(History(conversation_id, marks, after))
 
     def append(
         self,
@@ -71,62 +69,21 @@ class ProviderHandle:
                 return _NOTHING
         if append_id is None:
             append_id = uuid.uuid4().hex  # so that a re-sent append is stored once
-        return self._send(Append(conversation_id, list(records), append_id, follows, epoch, cursor))
+        return self._home.send(
+            Append(conversation_id, list(records), append_id, follows, epoch, cursor)
+        )
 
     def prepare(
         self, conversation_id: str, messages: Sequence[Message]
     ) -> Sequence[Message] | Future[Any]:
         """What the model is shown; at once over a store, a future of it from custom code. PV-3."""
         if self.custom:
-            return self._send(Prepare(conversation_id, messages))
+            return self._home.send(Prepare(conversation_id, messages))
         return messages if self.window is None else self.window.apply(messages)
 
     def clear(self, conversation_id: str) -> Future[None]:
         """Empty the conversation at once."""
-        return self._send(Clear(conversation_id))
-
-    def _send(self, message: Any) -> Future[Any]:
-        ref = self._home.ref
-        outer: Future[Any] = ref.ask(message, block=False)
-        if outer.done() and outer.error() is None:
-            inner = outer.get()
-            return inner if isinstance(inner, Future) else outer
-        return self._send_slowly(message, outer)
-
-    def _send_slowly(self, message: Any, outer: Future[Any]) -> Future[Any]:
-
-        result: Future[Any] = Future()
-        system = self._home.ref.system
-        deadline = system.clock.monotonic() + REQUEST_SECONDS
-
-        def answered(future: Future[Any]) -> None:
-            error = future.error()
-            if error is None:
-                value = future.get()
-                if isinstance(value, Future):
-                    chain(value, result)
-                else:
-                    result.complete(value)
-            elif isinstance(error, ActorDied):
-                again = self._home.next_incarnation()
-                left = deadline - system.clock.monotonic()
-                if self._home.closed or left <= 0:
-                    result.fail(error)
-                elif self._home.ref.is_alive():
-                    resend(None)
-                else:
-                    timer = system.clock.call_later(left, lambda: result.fail(error))
-                    again.add_done_callback(lambda _: timer.cancel())
-                    again.add_done_callback(resend)
-            else:
-                result.fail(error)
-
-        def resend(_: object) -> None:
-            if not result.done():
-                self._home.ref.ask(message, block=False).add_done_callback(answered)
-
-        outer.add_done_callback(answered)
-        return result
+        return self._home.send(Clear(conversation_id))
 
 
 _NOTHING: Future[Any] = Future.of(None)

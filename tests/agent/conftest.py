@@ -13,10 +13,11 @@ from keepwell.actors import ActorSystem, Future
 from keepwell.agent.agent import Agent
 from keepwell.agent.agent_actor import AgentActor
 from keepwell.agent.spec import AgentSpec
-from keepwell.agent.tool_threads import tool_threads
 from keepwell.agent.turn_queue import TurnQueue
-from keepwell.memory.provider_actor import ProviderActor, ProviderHome, StoreProviderActor
+from keepwell.memory.call_threads import call_threads
+from keepwell.memory.provider_actor import ProviderActor, StoreProviderActor
 from keepwell.memory.provider_handle import NoMemory, ProviderHandle
+from keepwell.memory.provider_home import ProviderHome
 from keepwell.memory.turn_gate import turn_gates
 from keepwell.stores.errors import (
     AppendConflict,
@@ -182,7 +183,7 @@ class Bench:
         spec = AgentSpec(model, **options)
         memory = await self.memory(spec)
         queue = TurnQueue(cid, spec.on_busy, spec.max_queue)
-        await AgentActor.spawn(spec, cid, memory, queue, tool_threads())
+        await AgentActor.spawn(spec, cid, memory, queue, call_threads())
         agent = Agent(queue, memory, lambda: queue.ref.stop(block=False), spec.name)
         self.specs[id(agent)] = spec
         return agent
@@ -209,7 +210,7 @@ class Bench:
         """Start the next incarnation of an agent whose actor has ended."""
         spec = self.specs[id(agent)]
         queue, memory = agent._queue, agent._memory
-        await AgentActor.spawn(spec, queue.conversation_id, memory, queue, tool_threads())
+        await AgentActor.spawn(spec, queue.conversation_id, memory, queue, call_threads())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from keepwell.agent.scripted_model import Call, ScriptedModel
 from keepwell.agent.tool import tool
 from keepwell.agent.tool_context import ToolContext
 from keepwell.agent.tool_result import error_type_of
-from keepwell.agent.tool_threads import tool_threads
+from keepwell.memory.call_threads import call_threads
 from keepwell.stores.message import Message
 
 
@@ -200,12 +200,12 @@ async def test_tl_3_a_stuck_thread_is_abandoned_and_counted(bench: Any) -> None:
         leave.wait(20)
         return "late"
 
-    before = tool_threads().abandoned
+    before = call_threads().abandoned
     text = await outcome(bench, stuck)
     assert error_type_of(text) == "transient"
-    assert tool_threads().abandoned == before + 1
+    assert call_threads().abandoned == before + 1
     leave.set()
-    await bench.until(lambda: tool_threads().abandoned == before)
+    await bench.until(lambda: call_threads().abandoned == before)
     assert bench.store.results("c")["call_1"] == text  # late output is discarded
 
 

@@ -1,4 +1,4 @@
-"""Threads for tools and callbacks that are plain functions.
+"""Threads for the plain functions of others: tools, callbacks, custom providers.
 
 A pool that grows on demand and shrinks when idle. A call that outlives its deadline keeps its
 thread, which is abandoned and counted, and never blocks another call: that is why this is not a
@@ -40,7 +40,7 @@ class _Job:
             self.future.set_result((None, error))
 
 
-class ToolThreads:
+class CallThreads:
     """Runs plain functions in threads and hands their results to an event loop.
 
     `abandoned`: how many threads now run a call that nobody waits for.
@@ -81,7 +81,7 @@ class ToolThreads:
                 self._work.notify()
                 return
             self._threads += 1
-        threading.Thread(target=self._loop, name="keepwell-tool", daemon=True).start()
+        threading.Thread(target=self._loop, name="keepwell-call", daemon=True).start()
 
     def _loop(self) -> None:
         while True:
@@ -120,16 +120,16 @@ class ToolThreads:
             pass  # the loop is closed: nobody waits there any more
 
 
-_threads: ToolThreads | None = None
+_threads: CallThreads | None = None
 _threads_lock = threading.Lock()
 
 
-def tool_threads() -> ToolThreads:
+def call_threads() -> CallThreads:
     """The process's pool; a forked child makes its own."""
     global _threads
     with _threads_lock:
         if _threads is None:
-            _threads = ToolThreads()
+            _threads = CallThreads()
         return _threads
 
 
