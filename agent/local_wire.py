@@ -21,7 +21,12 @@ NO_TOOL: Final = "none"
 
 
 def chat_messages(request: ModelRequest, *, offer_tools: bool) -> list[dict[str, str]]:
-    """The conversation as plain chat messages; calls and results as text the model can read."""
+    """The conversation as plain chat messages; calls and results as text the model can read.
+
+    Where tools are offered, earlier calls are shown as the JSON that is wanted again. Where an
+    answer is wanted they are left out, since a small model copies what it is shown, and a result
+    stands with the question that it answers.
+    """
     system = [clean_text(message.text) for message in request.messages if message.role == "system"]
     if offer_tools:
         system.append(_offer(request.tools))
@@ -35,14 +40,29 @@ def chat_messages(request: ModelRequest, *, offer_tools: bool) -> list[dict[str,
         text = clean_text(message.text)
         if message.role == "tool":
             name = names.get(message.tool_call_id or "", "tool")
-            sent.append({"role": "user", "content": f"The tool {name} returned: {text}"})
+            if offer_tools:
+                sent.append({"role": "user", "content": f"The tool {name} returned: {text}"})
+            else:
+                _note_result(sent, f"The result of {name} is {text}.")
             continue
         for call in message.tool_calls:
             names[call.id] = call.name
-            written = json_text({"tool": call.name, "arguments": arguments_object(call.arguments)})
-            text = f"{text}\n{written}" if text else written
-        sent.append({"role": message.role, "content": text})
+            if offer_tools:
+                arguments = arguments_object(call.arguments)
+                written = json_text({"tool": call.name, "arguments": arguments})
+                text = f"{text}\n{written}" if text else written
+        if text or not message.tool_calls:
+            sent.append({"role": message.role, "content": text})
+    if not offer_tools and request.messages and request.messages[-1].role == "tool":
+        sent[-1]["content"] += " Answer my question with this result."
     return sent
+
+
+def _note_result(sent: list[dict[str, str]], note: str) -> None:
+    if sent and sent[-1]["role"] == "user":
+        sent[-1]["content"] += f"\n\n{note}"
+    else:
+        sent.append({"role": "user", "content": note})
 
 
 def wants_tools(request: ModelRequest, rounds: int) -> bool:

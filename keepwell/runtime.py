@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .actors.clock import Clock
     from .actors.scheduler import Scheduler
     from .stores.environment import Durability
+    from .stores.port import Port
     from .stores.token_counter import TokenCounter
 
 T = TypeVar("T")
@@ -101,6 +102,8 @@ class Runtime:
         self._providers: Any = None
         self._memories: dict[Any, ProviderHome] = {}
         self._queues: set[TurnQueue] = set()
+        self._ports: set[Port] = set()
+        """The ports of the stores that this runtime has started."""
         self._closing = False
         self._threads = call_threads()
         self.ended: Future[Any] = Future()
@@ -262,7 +265,8 @@ class Runtime:
         return store
 
     def _store_child(self, name: str, store: Store) -> ChildSpec:
-        child = ChildSpec(name, store.child_start(name))
+        child = ChildSpec(name, store.child_start(name, self.system))
+        self._ports.add(store.port)
         start = partial(Supervisor, [child], max_restarts=STORE_RESTARTS, max_seconds=STORE_SECONDS)
         return ChildSpec(("store", name), start, type="supervisor")
 
@@ -315,8 +319,8 @@ class Runtime:
             return NoMemory()
         target: Any = self._default if form.target is None else form.target
         custom = form.kind == "provider"
-        if isinstance(target, Store) and target.port.ref is None and target is not self._default:
-            await self.start_store(target)
+        if isinstance(target, Store) and target.port.ref is None and target.port not in self._ports:
+            await self.start_store(target)  # nobody has started it; ours may just be restarting
         key = getattr(target, "port", target)
         home = self._memories.get(id(key))
         if home is None or home.closed is not None:

@@ -102,12 +102,19 @@ def test_a_history_becomes_plain_chat():
     assert sent == [
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": "1 + 2?"},
-        {
-            "role": "assistant",
-            "content": 'let me see\n{"tool":"add","arguments":{"a":1,"b":2}}',
-        },
-        {"role": "user", "content": "The tool add returned: 3"},
+        {"role": "assistant", "content": "let me see"},
+        {"role": "user", "content": "The result of add is 3."},
         {"role": "assistant", "content": "3 \ufffd"},
+    ]
+    asked = chat_messages(
+        ModelRequest((messages[1], Message("assistant", None, [CALL]), messages[3]), TOOLS),
+        offer_tools=False,
+    )
+    assert asked == [
+        {
+            "role": "user",
+            "content": "1 + 2?\n\nThe result of add is 3. Answer my question with this result.",
+        }
     ]
     offered = chat_messages(ModelRequest(messages, TOOLS), offer_tools=True)
     assert (
@@ -115,6 +122,13 @@ def test_a_history_becomes_plain_chat():
         in offered[0]["content"]
     )
     assert offered[0]["content"].startswith("be kind")
+    assert offered[2:4] == [
+        {
+            "role": "assistant",
+            "content": 'let me see\n{"tool":"add","arguments":{"a":1,"b":2}}',
+        },
+        {"role": "user", "content": "The tool add returned: 3"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""`keepwell chat`: a conversation on the terminal whose history survives exit and kill.
+
+Lines from a pipe are taken one after another, each when the turn before has ended. `/crash store`
+crashes the store's actor as a bug would; what comes next is answered all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from . import demo_story as story
+from .actors import telemetry
+from .actors.errors import KeepwellError
+from .agent.agent import Agent
+from .agent.errors import ModelError
+from .agent.events import ModelEnded, StepRestarted, TextDelta, ToolEnded, ToolStarted
+from .agent.spec import AgentSpec
+from .memory.window import Window
+from .runtime import Runtime
+from .supervision.tree import tree, tree_text
+from .terminal import Style, style_for
+
+HELP = "/history  /tree  /crash store  /quit"
+
+_INSTRUCTIONS = "You are a friendly assistant. Answer briefly."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Hold the conversation until /quit, the end of the input or Ctrl+C; 0."""
+    logging.getLogger("keepwell").addHandler(logging.NullHandler())
+    try:
+        asyncio.run(_chat(args))
+    except KeyboardInterrupt:
+        print()
+    return 0
+
+
+async def _chat(args: argparse.Namespace) -> None:
+    style = style_for()
+    model, what = await asyncio.to_thread(story.choose_model, args.model, args.base_url)
+    spec = AgentSpec(model, name="chat", instructions=_INSTRUCTIONS, memory=Window(40))
+    async with Runtime(data_dir=args.data_dir) as runtime:
+        agent = await runtime.spawn(spec, args.conversation)
+        known = len(await agent.messages())
+        interactive = sys.stdin.isatty()
+        if interactive:
+            print(style.dim(f"{what}\n{args.conversation!r}, {known} messages so far. {HELP}"))
+        with telemetry.attach("keepwell.store.opened", _note(style)):
+            async for line in _lines("> " if interactive else ""):
+                if line == "/quit":
+                    break
+                await _answer(line, runtime, agent, style)
+    close = getattr(model, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _note(style: Style) -> Any:
+    loop = asyncio.get_running_loop()
+
+    def opened(_event: str, _fields: Any) -> None:
+        text = style.dim("(the store is back)")
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads it any more
+            loop.call_soon_threadsafe(print, text)
+
+    return opened
+
+
+async def _lines(prompt: str) -> AsyncIterator[str]:
+    """The lines of standard input, read in a thread so that the loop goes on meanwhile."""
+    while True:
+        try:
+            line = await asyncio.to_thread(input, prompt)
+        except EOFError:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> None:
+    try:
+        if line == "/history":
+            for message in await agent.messages():
+                print(f"{style.cyan(message.role.ljust(9))}  {_shown(message)}")
+        elif line == "/tree":
+            print(tree_text(tree(runtime.supervisor)))
+        elif line == "/crash store":
+            runtime.store.port.ref.exit("crashed by hand")
+        elif line.startswith("/"):
+            print(f"{line.split()[0]} is no command here. {HELP}")
+        else:
+            await _turn(line, agent, style)
+    except ModelError as error:
+        print(style.red(f"the model failed: {error}"), file=sys.stderr)
+    except KeepwellError as error:
+        print(style.red(str(error)), file=sys.stderr)
+
+
+async def _turn(question: str, agent: Agent, style: Style) -> None:
+    async for event in agent.stream(question):
+        if isinstance(event, TextDelta):
+            print(event.text, end="", flush=True)
+        elif isinstance(event, ModelEnded):
+            print()
+        elif isinstance(event, StepRestarted):
+            print(style.dim(" (asking again)"))
+        elif isinstance(event, ToolStarted):
+            print(style.dim(f"{event.name}({event.arguments})"))
+        elif isinstance(event, ToolEnded):
+            print(style.dim(f"= {event.content}"))
+
+
+def _shown(message: Any) -> str:
+    calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return " ".join(filter(None, (message.text, calls)))
