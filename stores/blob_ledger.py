@@ -1,0 +1,103 @@
+"""What blob operations do to rows (C13…C17), one transaction each; errors change nothing."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from .blob_store import Collected, blob_ref, parse_ref, refs_in
+from .session_errors import BlobIntegrityError, BlobNotFound
+from .session_rows import BLOB, BLOB_DATA, HOLD, Rows, pack, short_hash, unpack
+
+STEP = 500
+"""Most blobs looked at in one step of a collection: others wait no longer than that."""
+
+_KEY_SIZE = 16 + 32
+
+
+def _key(tenant: str, digest: bytes) -> bytes:
+    return short_hash(tenant.encode()) + digest
+
+
+def put(rows: Rows, tenant: str, data: bytes, digest: bytes, now: float) -> str:
+    """Store bytes under their digest; a damaged blob is repaired, the age begins anew."""
+    key = _key(tenant, digest)
+    known = rows.get(BLOB + key)
+    holds = unpack(known)[3] if known is not None else 0
+    if rows.get(BLOB_DATA + key) != data:
+        rows.put(BLOB_DATA + key, data)
+    rows.put(BLOB + key, pack((tenant, len(data), now, holds)))
+    return blob_ref(tenant, digest)
+
+
+def get(rows: Rows, tenant: str, ref: str) -> bytes:
+    """The bytes, hashed again."""
+    digest = parse_ref(tenant, ref)
+    data = rows.get(BLOB_DATA + _key(tenant, digest))
+    if data is None:
+        raise BlobNotFound(ref)
+    if sha256(data).digest() != digest:
+        raise BlobIntegrityError(ref)
+    return bytes(data)
+
+
+def hold(rows: Rows, tenant: str, ref: object, holder: bytes) -> None:
+    """Make `holder` (short_hash of its name) hold a blob."""
+    key = _key(tenant, parse_ref(tenant, ref))
+    known = rows.get(BLOB + key)
+    if known is None:
+        raise BlobNotFound(str(ref))
+    if rows.get(HOLD + holder + key) is not None:
+        return
+    owner, size, born, holds = unpack(known)
+    rows.put(HOLD + holder + key, b"\1")
+    rows.put(BLOB + key, pack((owner, size, born, holds + 1)))
+
+
+def hold_all(rows: Rows, tenant: str, value: object, holder: bytes) -> bool:
+    """Make `holder` hold every blob that plain data mentions; False if it mentions none."""
+    found = False
+    for ref in refs_in(value):
+        hold(rows, tenant, ref, holder)
+        found = True
+    return found
+
+
+def check_all(rows: Rows, tenant: str, value: object) -> bool:
+    """Raise what `hold_all` would, and change nothing; False if no blob is mentioned."""
+    found = False
+    for ref in refs_in(value):
+        if rows.get(BLOB + _key(tenant, parse_ref(tenant, ref))) is None:
+            raise BlobNotFound(str(ref))
+        found = True
+    return found
+
+
+def release(rows: Rows, holder: bytes) -> None:
+    """Let go of what `holder` holds."""
+    first = HOLD + holder
+    for name, _ in list(rows.scan(first, first + b"\xff" * (_KEY_SIZE + 1))):
+        key = name[len(first) :]
+        known = rows.get(BLOB + key)
+        if known is not None:
+            owner, size, born, holds = unpack(known)
+            rows.put(BLOB + key, pack((owner, size, born, max(0, holds - 1))))
+        rows.delete(name)
+
+
+def collect(rows: Rows, after: bytes, born_before: float) -> tuple[Collected, bytes | None]:
+    """Remove unheld old blobs among the next `STEP` after a key; also where to go on, or None."""
+    first = BLOB + after + b"\0" if after else BLOB
+    looked: list[tuple[bytes, bytes]] = []
+    for item in rows.scan(first, BLOB + b"\xff" * (_KEY_SIZE + 1)):
+        looked.append(item)
+        if len(looked) == STEP:
+            break
+    blobs = size = 0
+    for key, value in looked:
+        _, length, born, holds = unpack(value)
+        if holds == 0 and born <= born_before:
+            rows.delete(key)
+            rows.delete(BLOB_DATA + key[1:])
+            blobs, size = blobs + 1, size + length
+    following = looked[-1][0][1:] if len(looked) == STEP else None
+    return Collected(blobs, size), following
