@@ -13,7 +13,7 @@ format, a second recovery and stalls when it is emptied).
 Tables: `meta` (format, numbers, names), `log` (batch number -> batch), `rows` (records),
 `heads` (id -> head, of conversations that have records), `cleared` (id -> tombstone with the epoch,
 of those that have none), `ids` (append ids), `systems` (seqs of system messages), `sweeps` (what
-is to be deleted, and when).
+is to be deleted, and when), `sessions` (sessions and blobs, see `session_rows`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from .row import (
     pack_head,
     record_of,
 )
+from .session_request import LmdbRows, Operation
+from .session_rows import Rows
 from .sweep import schedule, sweep
 
 FORMAT = 1
@@ -84,6 +86,7 @@ class Tables(NamedTuple):
     ids: Any
     systems: Any
     sweeps: Any
+    sessions: Any
 
 
 class DiskEngine(Engine):
@@ -237,10 +240,14 @@ class DiskEngine(Engine):
                 return None if value is None else self._stored_id(value)
 
             plan = Plan(int(self._wall() * 1e6), self._find, self._number, find_id)
+            wrote = False
             for request in requests:
-                plan.take(request)
+                if isinstance(request, Operation):
+                    wrote = request.perform(LmdbRows(txn, self._tables.sessions), plan) or wrote
+                else:
+                    plan.take(request)
             if not plan.entries:
-                return False
+                return wrote
             failpoint("store.commit.planned")
             moved = self._write(txn, plan)
             return True
@@ -262,6 +269,11 @@ class DiskEngine(Engine):
             self._publish_commit(plan, moved)
         failpoint("store.commit.published")
         return plan.answers
+
+    def read_rows(self, work: Callable[[Rows], Any]) -> Any:
+        """Run `work` over the rows of sessions and blobs, in a read transaction."""
+        with self.environment.read() as txn:
+            return work(LmdbRows(txn, self._tables.sessions))
 
     def _number(self) -> int:
         self._numbers += 1
