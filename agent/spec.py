@@ -131,8 +131,7 @@ class AgentSpec:
     @property
     def tool_list(self) -> tuple[Tool, ...]:
         """The tools, those of a kernel too."""
-        tools = self.tools
-        assert isinstance(tools, tuple)
+        tools: Any = self.tools  # made Tools when the spec was built
         return tools if self.kernel is None else (*self.kernel.tools, *tools)
 
     def rules(self) -> Rules:

@@ -100,7 +100,7 @@ class TurnQueue:
 
     def __init__(self, conversation_id: str, on_busy: OnBusy, max_queue: int) -> None:
         self.conversation_id = conversation_id
-        self._on_busy = on_busy
+        self._on_busy: OnBusy = on_busy
         self._max_queue = max_queue
         self._lock = threading.Lock()
         self._waiting: deque[TurnRequest] = deque()

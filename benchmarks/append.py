@@ -40,7 +40,7 @@ Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
 
 _TEXT = "What is the weather like in Lisbon today, and what will it be like tomorrow, in one word? "
 
-# The mean size of keepwell's commits in the last round, by number of conversations: what `raw` uses.
+# The mean size of keepwell's commits in the last round, by conversations: what `raw` uses.
 _mean_batch: dict[int, float] = {}
 
 
@@ -210,7 +210,8 @@ def _long(length: int) -> Run:
         store = await _started(path)
         try:
             for start in range(0, length, 1000):
-                await store.add("c", [{"role": "user", "content": _TEXT}] * min(1000, length - start))
+                size = min(1000, length - start)
+                await store.add("c", [{"role": "user", "content": _TEXT}] * size)
             with watch:
                 for number in range(operations):
                     await store.add("c", [{"role": "user", "content": _TEXT}],

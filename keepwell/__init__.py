@@ -11,191 +11,89 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .actors import (
-        Actor as Actor,
+        Actor,
+        ActorDied,
+        AsyncActor,
+        CallTimeout,
+        Future,
+        InvalidValue,
+        KeepwellError,
+        RequestError,
+        StartFailed,
+        ThreadActor,
+        Unavailable,
+        telemetry,
     )
-    from .actors import (
-        ActorDied as ActorDied,
-    )
-    from .actors import (
-        AsyncActor as AsyncActor,
-    )
-    from .actors import (
-        CallTimeout as CallTimeout,
-    )
-    from .actors import (
-        Future as Future,
-    )
-    from .actors import (
-        InvalidValue as InvalidValue,
-    )
-    from .actors import (
-        KeepwellError as KeepwellError,
-    )
-    from .actors import (
-        RequestError as RequestError,
-    )
-    from .actors import (
-        StartFailed as StartFailed,
-    )
-    from .actors import (
-        ThreadActor as ThreadActor,
-    )
-    from .actors import (
-        Unavailable as Unavailable,
-    )
-    from .actors import (
-        telemetry as telemetry,
-    )
-    from .agent.agent import Agent as Agent
+    from .agent.agent import Agent
     from .agent.approval import (
-        Allow as Allow,
+        Allow,
+        Answer,
+        Approve,
+        Ask,
+        Deny,
+        PendingCall,
+        Proceed,
+        Reject,
+        Retry,
     )
-    from .agent.approval import (
-        Answer as Answer,
-    )
-    from .agent.approval import (
-        Approve as Approve,
-    )
-    from .agent.approval import (
-        Ask as Ask,
-    )
-    from .agent.approval import (
-        Deny as Deny,
-    )
-    from .agent.approval import (
-        PendingCall as PendingCall,
-    )
-    from .agent.approval import (
-        Proceed as Proceed,
-    )
-    from .agent.approval import (
-        Reject as Reject,
-    )
-    from .agent.approval import (
-        Retry as Retry,
-    )
-    from .agent.errors import ModelError as ModelError
-    from .agent.errors import ToolError as ToolError
+    from .agent.errors import ModelError, ToolError
     from .agent.events import (
-        ModelEnded as ModelEnded,
+        ModelEnded,
+        ModelStarted,
+        Paused,
+        StepRestarted,
+        TextDelta,
+        ToolEnded,
+        ToolStarted,
+        TurnEnded,
+        TurnStarted,
     )
-    from .agent.events import (
-        ModelStarted as ModelStarted,
-    )
-    from .agent.events import (
-        Paused as Paused,
-    )
-    from .agent.events import (
-        StepRestarted as StepRestarted,
-    )
-    from .agent.events import (
-        TextDelta as TextDelta,
-    )
-    from .agent.events import (
-        ToolEnded as ToolEnded,
-    )
-    from .agent.events import (
-        ToolStarted as ToolStarted,
-    )
-    from .agent.events import (
-        TurnEnded as TurnEnded,
-    )
-    from .agent.events import (
-        TurnStarted as TurnStarted,
-    )
-    from .agent.function_model import FunctionModel as FunctionModel
+    from .agent.function_model import FunctionModel
     from .agent.model import (
-        ChatModel as ChatModel,
+        ChatModel,
+        ModelReply,
+        ModelRequest,
+        Usage,
     )
-    from .agent.model import (
-        ModelReply as ModelReply,
-    )
-    from .agent.model import (
-        ModelRequest as ModelRequest,
-    )
-    from .agent.model import (
-        Usage as Usage,
-    )
-    from .agent.openai_model import OpenAIModel as OpenAIModel
-    from .agent.result import Step as Step
-    from .agent.result import TurnResult as TurnResult
-    from .agent.scripted_model import ScriptedModel as ScriptedModel
-    from .agent.spec import AgentSpec as AgentSpec
-    from .agent.tool import Tool as Tool
-    from .agent.tool import tool as tool
-    from .agent.tool_context import ToolContext as ToolContext
+    from .agent.openai_model import OpenAIModel
+    from .agent.result import Step, TurnResult
+    from .agent.scripted_model import ScriptedModel
+    from .agent.spec import AgentSpec
+    from .agent.tool import Tool, tool
+    from .agent.tool_context import ToolContext
     from .agent.turn_errors import (
-        Busy as Busy,
+        Busy,
+        ConversationCleared,
+        DecisionConflict,
+        LimitReached,
+        NotPaused,
+        Superseded,
+        TurnCancelled,
+        TurnConflict,
+        TurnNotRunning,
     )
-    from .agent.turn_errors import (
-        ConversationCleared as ConversationCleared,
-    )
-    from .agent.turn_errors import (
-        DecisionConflict as DecisionConflict,
-    )
-    from .agent.turn_errors import (
-        LimitReached as LimitReached,
-    )
-    from .agent.turn_errors import (
-        NotPaused as NotPaused,
-    )
-    from .agent.turn_errors import (
-        Superseded as Superseded,
-    )
-    from .agent.turn_errors import (
-        TurnCancelled as TurnCancelled,
-    )
-    from .agent.turn_errors import (
-        TurnConflict as TurnConflict,
-    )
-    from .agent.turn_errors import (
-        TurnNotRunning as TurnNotRunning,
-    )
-    from .memory.default_provider import DefaultProvider as DefaultProvider
-    from .memory.provider import MemoryProvider as MemoryProvider
-    from .memory.provider import ProviderError as ProviderError
-    from .memory.window import Window as Window
+    from .memory.default_provider import DefaultProvider
+    from .memory.provider import MemoryProvider, ProviderError
+    from .memory.window import Window
     from .runtime import (
-        Runtime as Runtime,
-    )
-    from .runtime import (
-        current_runtime as current_runtime,
-    )
-    from .runtime import (
-        default_store as default_store,
+        Runtime,
+        current_runtime,
+        default_store,
     )
     from .stores import (
-        DiskStore as DiskStore,
-    )
-    from .stores import (
-        MemoryStore as MemoryStore,
-    )
-    from .stores import (
-        Message as Message,
-    )
-    from .stores import (
-        NewRecord as NewRecord,
-    )
-    from .stores import (
-        StoreError as StoreError,
-    )
-    from .stores import (
-        StoreHandle as StoreHandle,
-    )
-    from .stores import (
-        StoreUnavailable as StoreUnavailable,
-    )
-    from .stores import (
-        ToolCall as ToolCall,
+        DiskStore,
+        MemoryStore,
+        Message,
+        NewRecord,
+        StoreError,
+        StoreHandle,
+        StoreUnavailable,
+        ToolCall,
     )
     from .supervision import (
-        ChildSpec as ChildSpec,
-    )
-    from .supervision import (
-        DynamicSupervisor as DynamicSupervisor,
-    )
-    from .supervision import (
-        Supervisor as Supervisor,
+        ChildSpec,
+        DynamicSupervisor,
+        Supervisor,
     )
 
 _HOMES: dict[str, str] = {

@@ -44,7 +44,8 @@ class LoadedLog:
         return records
 
     def __reversed__(self) -> Iterator[Record]:
-        return reversed(self._records)
+        records: Iterator[Record] = reversed(self._records)
+        return records
 
     def systems(self) -> tuple[Record, ...]:
         """The records of system messages, in order."""
