@@ -122,7 +122,7 @@ def _keepwell(tasks: int) -> Run:
             before = store.statistics()
             with watch:
                 await asyncio.gather(
-                    *(converse(store, name, 3, operations // tasks) for name in names))
+                    *(converse(store, name, 3, max(1, operations // tasks)) for name in names))
             after = store.statistics()
         finally:
             await store.stop()
@@ -184,7 +184,7 @@ def _sqlite(tasks: int) -> Run:
 
             async def converse(conversation: int) -> None:
                 loop = asyncio.get_running_loop()
-                for _ in range(operations // tasks):
+                for _ in range(max(1, operations // tasks)):
                     await loop.run_in_executor(thread, write, conversation, _TEXT)
 
             async def run() -> None:
@@ -241,6 +241,8 @@ class _Echo:
     def statistics(self) -> dict[str, Any]:
         return {}
 
+    def fence(self) -> None: ...
+
 
 def _acknowledge(watch: Stopwatch, operations: int) -> None:
     async def one(store: MemoryStore, count: int) -> None:
@@ -254,7 +256,7 @@ def _acknowledge(watch: Stopwatch, operations: int) -> None:
         engine: Engine = echo
         actor._engine = engine
         with watch:
-            await asyncio.gather(*(one(store, operations // 100) for _ in range(100)))
+            await asyncio.gather(*(one(store, max(1, operations // 100)) for _ in range(100)))
         await store.stop()
 
     asyncio.run(run())
