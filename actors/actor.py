@@ -61,6 +61,13 @@ class Actor(pykka.Actor):
     start_timeout: ClassVar[float | None] = None
     """Seconds that `on_start` may take; beyond, the actor is killed and the start has failed."""
 
+    vital: ClassVar[bool] = False
+    """Whether waits in its handlers do not count towards the bound of the pool's threads.
+
+    For actors that others need in order to go on, as supervisors: were they to use the bound up,
+    all waiting for children, no thread would be left in which a child could end.
+    """
+
     exit_reason: ExitReason = None
     """Why the actor ends; set before `on_stop` or `on_failure` runs."""
 

@@ -51,8 +51,16 @@ class _Worker:
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
         """Wait for a future inside a handler; the role of the active worker is handed on first."""
-        self.pool.hand_over(self)
-        wait_in_thread(future, timeout)
+        ref = running_actor.get()
+        if ref is None or not ref.actor_class.vital:
+            self.pool.hand_over(self)
+            wait_in_thread(future, timeout)
+            return
+        self.pool.begin_vital(self)
+        try:
+            wait_in_thread(future, timeout)
+        finally:
+            self.pool.end_vital()
 
 
 class Pool:
@@ -67,6 +75,7 @@ class Pool:
         self._active: _Worker | None = None
         self._spares: list[_Worker] = []
         self._count = 0
+        self._vital = 0  # workers that wait for vital actors; they do not use up the bound
         self._exhausted = False
         self._closed = False
         self.started = False
@@ -150,7 +159,7 @@ class Pool:
             self._active = worker
             worker.wake.release()
             return True
-        if self._count >= self._max:
+        if self._count - self._vital >= self._max:
             return False
         self._count += 1
         worker = self._active = _Worker(self)
@@ -164,6 +173,17 @@ class Pool:
         with self._lock:
             if self._active is me and not self._closed and not self._promote():
                 self._report_exhausted()
+
+    def begin_vital(self, me: _Worker) -> None:
+        """As `hand_over`, for an actor that others depend on: it may wait beyond the bound."""
+        with self._lock:
+            self._vital += 1
+        self.hand_over(me)
+
+    def end_vital(self) -> None:
+        """The wait of a vital actor is over."""
+        with self._lock:
+            self._vital -= 1
 
     # -- the monitor -----------------------------------------------------------------------------
 
