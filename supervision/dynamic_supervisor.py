@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pykka
 
@@ -44,6 +44,9 @@ from .settings import (
     InvalidSupervisor,
 )
 from .supervisor import Supervisor
+
+_WAVE: Final = 500
+"""How many supervisors are told to stop at once."""
 
 
 class DynamicSupervisor(Supervisor):
@@ -195,10 +198,16 @@ class DynamicSupervisor(Supervisor):
     # -- the end ---------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Tell all children at once, then wait for all, for one shutdown time in all (DYN-4)."""
+        """Tell all children at once, then wait for all, for one shutdown time in all (DYN-4).
+
+        Supervisors hold a thread each while they wait for their own children: they go in waves.
+        """
         records = [r for r in self._book.records() if r.status is ChildStatus.RUNNING]
-        if not records:
-            return
+        wave = _WAVE if self._template.type == "supervisor" else max(len(records), 1)
+        for start in range(0, len(records), wave):
+            self._stop_wave(records[start : start + wave])
+
+    def _stop_wave(self, records: list[ChildRecord]) -> None:
         shutdown = self._template.shutdown
         waiting = [
             (record, request_stop(record.ref, record.watch, shutdown))

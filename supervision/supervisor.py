@@ -101,6 +101,7 @@ class Supervisor(Actor):
     """
 
     trap_exit = True
+    vital = True
 
     def __init__(
         self,

@@ -376,3 +376,23 @@ def test_dynamic_children_are_awaited_too(system: ActorSystem, nursery: Any, toy
     assert [ref.path for ref in refs] == [f"DynamicSupervisor/toy:{n}" for n in range(3)]
     supervisor.terminate_child(refs[1]).get(timeout=SOON)
     assert nursery.alive() == [0, 2]
+
+
+def test_more_supervisors_than_threads_stop_at_once(
+    system: ActorSystem, nursery: Any, toy: Any
+) -> None:
+    """Each waits for its child; the children need threads, too, for their hooks."""
+    pool: Any = system.scheduler.pool  # type: ignore[attr-defined]
+    pool._max = 4
+
+    def one(child_id: int) -> Any:
+        return Supervisor.options(parent=fleet[0]).start([nursery.spec(child_id)])
+
+    fleet: list[Any] = []
+    fleet.append(DynamicSupervisor.start(ChildSpec("one", one, type="supervisor")))
+    for number in range(60):
+        fleet[0].start_child(number).get(timeout=SOON)
+    nursery.take()
+    assert fleet[0].stop(timeout=4)
+    assert sorted(nursery.take("stop")) == list(range(60)), "every hook has run"
+    assert nursery.alive() == []
