@@ -128,7 +128,7 @@ class DiskEngine(Engine):
         self.sweep_due = 0.0
         if not environment.fresh:
             self._check_format()
-        self._tables = Tables._make(environment.table(name.encode()) for name in Tables._fields)
+        self.tables = Tables._make(environment.table(name.encode()) for name in Tables._fields)
         if environment.fresh and not environment.readonly:
             environment.write(self._format)
         self._read_state()
@@ -156,20 +156,20 @@ class DiskEngine(Engine):
             raise NewerFormat(self.path, int(form), FORMAT)
 
     def _format(self, txn: Transaction) -> bool:
-        txn.put(b"magic", MAGIC, db=self._tables.meta)
-        txn.put(b"format", b"%d" % FORMAT, db=self._tables.meta)
+        txn.put(b"magic", MAGIC, db=self.tables.meta)
+        txn.put(b"format", b"%d" % FORMAT, db=self.tables.meta)
         return True
 
     def _read_state(self) -> None:
         """Load what the next commit needs: numbers, names, and the batches not yet moved."""
         with self.environment.read() as txn:
             self._last_txn = txn.id()
-            self._numbers = int(txn.get(b"numbers", b"0", db=self._tables.meta))
-            self._process = txn.get(b"process", b"", db=self._tables.meta)
-            for name, code in decode(txn.get(b"counters", encode(()), db=self._tables.meta)):
+            self._numbers = int(txn.get(b"numbers", b"0", db=self.tables.meta))
+            self._process = txn.get(b"process", b"", db=self.tables.meta)
+            for name, code in decode(txn.get(b"counters", encode(()), db=self.tables.meta)):
                 self._counters[code], self._codes[name] = name, code
             batches = [(NUMBER_KEY.unpack(key)[0], value)
-                       for key, value in txn.cursor(db=self._tables.log)]
+                       for key, value in txn.cursor(db=self.tables.log)]
         for place, value in batches:
             failpoint("store.open.batch")
             try:
@@ -210,7 +210,7 @@ class DiskEngine(Engine):
         self.environment.write(self._note_process)
 
     def _note_process(self, txn: Transaction) -> bool:
-        txn.put(b"process", _PROCESS, db=self._tables.meta)
+        txn.put(b"process", _PROCESS, db=self.tables.meta)
         return True
 
     # -- writing --------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class DiskEngine(Engine):
         def work(txn: Transaction) -> bool:
             nonlocal plan, moved
 
-            get, ids, waiting = txn.get, self._tables.ids, self.pending.ids
+            get, ids, waiting = txn.get, self.tables.ids, self.pending.ids
 
             def find_id(key: bytes) -> IdEntry | Written | None:
                 found = waiting.get(key)
@@ -296,7 +296,7 @@ class DiskEngine(Engine):
             return True
         value = pack_batch(entries, plan.micros, self._codes)
         self._batch_bytes = len(value)
-        txn.put(NUMBER_KEY.pack(pending.next_place), value, db=self._tables.log, append=True)
+        txn.put(NUMBER_KEY.pack(pending.next_place), value, db=self.tables.log, append=True)
         return False
 
     def _publish_commit(self, plan: Plan, moved: bool) -> None:
@@ -325,12 +325,12 @@ class DiskEngine(Engine):
         if code > 255:
             raise ValueError("a store knows at most 255 token counters")
         self._codes[name], self._counters[code] = code, name
-        txn.put(b"counters", encode(tuple(self._codes.items())), db=self._tables.meta)
+        txn.put(b"counters", encode(tuple(self._codes.items())), db=self.tables.meta)
 
     def _move(self, txn: Transaction, entries: Sequence[Written | Cleared],
               plan: Plan | None) -> None:
         """Write entries to the conversations' rows and take their batches out of the log."""
-        tables = self._tables
+        tables = self.tables
         rows: list[tuple[bytes, bytes]] = []
         ids: list[tuple[bytes, bytes]] = []
         systems: list[tuple[bytes, bytes]] = []
@@ -398,7 +398,7 @@ class DiskEngine(Engine):
 
         def work(txn: Transaction) -> bool:
             nonlocal due
-            done, due = sweep(txn, self._tables, int(self._wall() * 1e6), SWEEP_STEP)
+            done, due = sweep(txn, self.tables, int(self._wall() * 1e6), SWEEP_STEP)
             return done > 0
 
         self.environment.write(work)
@@ -466,7 +466,7 @@ class DiskEngine(Engine):
 
     def _load(self, key: bytes) -> Conversation | None:
         with self.environment.read() as txn:
-            value = txn.get(key, db=self._tables.heads) or txn.get(key, db=self._tables.cleared)
+            value = txn.get(key, db=self.tables.heads) or txn.get(key, db=self.tables.cleared)
         if value is None:
             return None
         head = head_of(value, self.path)
@@ -480,7 +480,7 @@ class DiskEngine(Engine):
         number, seq, size = conversation.number, first, 0
         stop = ROW_KEY.pack(number, epoch, last)
         values = []
-        with self.environment.read() as txn, txn.cursor(db=self._tables.rows) as cursor:
+        with self.environment.read() as txn, txn.cursor(db=self.tables.rows) as cursor:
             if cursor.set_range(ROW_KEY.pack(number, epoch, first)):
                 for key, value in cursor:
                     if key > stop:
@@ -501,13 +501,13 @@ class DiskEngine(Engine):
 
     def _count_at(self, conversation: Conversation, epoch: int, seq: int) -> int | None:
         with self.environment.read() as txn:
-            value = txn.get(ROW_KEY.pack(conversation.number, epoch, seq), db=self._tables.rows)
+            value = txn.get(ROW_KEY.pack(conversation.number, epoch, seq), db=self.tables.rows)
         return None if value is None else header_of(value).messages_so_far
 
     def _system_seqs(self, conversation: Conversation, epoch: int, upto: int) -> list[int]:
         stop = ROW_KEY.pack(conversation.number, epoch, upto)
         seqs = []
-        with self.environment.read() as txn, txn.cursor(db=self._tables.systems) as cursor:
+        with self.environment.read() as txn, txn.cursor(db=self.tables.systems) as cursor:
             if cursor.set_range(ROW_KEY.pack(conversation.number, epoch, 0)):
                 for key in cursor.iternext(values=False):
                     if key > stop:
@@ -526,7 +526,7 @@ class DiskEngine(Engine):
                      if key.startswith(prefix) and (after is None or key > after)}
         stored: dict[bytes, ConversationInfo] = {}
         start = prefix if after is None or after < prefix else after
-        with self.environment.read() as txn, txn.cursor(db=self._tables.heads) as cursor:
+        with self.environment.read() as txn, txn.cursor(db=self.tables.heads) as cursor:
             if cursor.set_range(start) if start else cursor.first():
                 for key, value in cursor:
                     if not key.startswith(prefix) or len(stored) >= limit:

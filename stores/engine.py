@@ -153,8 +153,8 @@ class Engine(ABC):
         request, seq = entry.request, entry.first_seq
         counter = request.counter
         conversation.extend(
-            [Record(seq + place, part.message, part.turn_id, part.tokens, counter, at, part.mark)
-             for place, part in enumerate(request.parts)],
+            [Record(seq + place, message, turn_id, tokens, counter, at, mark)
+             for place, (message, turn_id, mark, _, _, tokens) in enumerate(request.parts)],
             request.size, request.tokens, entry.micros)
 
     def _admit(self, conversation: Conversation) -> None:

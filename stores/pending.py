@@ -65,7 +65,7 @@ def pack_batch(entries: Sequence[Written | Cleared], micros: int,
             packed.append((_APPEND, conversation.conversation_id, conversation.number, entry.epoch,
                            entry.first_seq, entry.id_key, request.digest, request.follows,
                            codes[request.counter],
-                           [(part.body, part.tokens) for part in request.parts],
+                           [(body, tokens) for _, _, _, body, _, tokens in request.parts],
                            entry.count_before, entry.tokens_before))
         elif type(entry) is Cleared:
             packed.append((_CLEAR, conversation.conversation_id, conversation.number, entry.epoch,
@@ -86,8 +86,8 @@ def unpack_batch(value: bytes, counters: Mapping[int, str],
             yield Cleared(conversation, epoch, rest[0], micros)
             continue
         first, key, digest, follows, code, bodies, count, total = rest
-        parts = tuple(Part(*decode_body(body), body, crc32(body), tokens)
-                      for body, tokens in bodies)
+        parts: tuple[Part, ...] = tuple((*decode_body(body), body, crc32(body), tokens)
+                                        for body, tokens in bodies)
         request = Append.restored(conversation_id, parts, counters.get(code, "unknown"), digest,
                                   follows)
         yield Written(request, conversation, epoch, first, key, count, total, micros)

@@ -40,8 +40,7 @@ class LoadedLog:
         return self._records[index]
 
     def __iter__(self) -> Iterator[Record]:
-        records: Iterator[Record] = iter(self._records)
-        return records
+        return iter(self._records)
 
     def __reversed__(self) -> Iterator[Record]:
         records: Iterator[Record] = reversed(self._records)
