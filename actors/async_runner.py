@@ -298,11 +298,14 @@ def _stop(ref: AsyncRef[Any], actor: Any, reason: Any, hook: bool) -> None:
     if hook:
         _run_hook(ref, actor, reason, None)
     else:
-        lifecycle.end(ref, reason)
+        lifecycle.finish(ref, reason)
 
 
 def _run_hook(ref: AsyncRef[Any], actor: Any, reason: Any, error: BaseException | None) -> None:
     """Run the hook of an ending actor, a coroutine too, then end it."""
+    if lifecycle.was_killed(ref):
+        lifecycle.end(ref, KILLED)
+        return
     try:
         value = lifecycle.run_hook(actor, reason, error)
         if value.__class__ is CoroutineType:
@@ -314,7 +317,7 @@ def _run_hook(ref: AsyncRef[Any], actor: Any, reason: Any, error: BaseException 
             return
     except BaseException as late:
         reason = lifecycle.reason_of(late)
-    lifecycle.end(ref, reason)
+    lifecycle.finish(ref, reason)
 
 
 def _hook_done(ref: AsyncRef[Any], reason: Any, task: asyncio.Task[Any]) -> None:
@@ -323,4 +326,4 @@ def _hook_done(ref: AsyncRef[Any], reason: Any, task: asyncio.Task[Any]) -> None
         task.result()
     except BaseException as late:
         reason = KILLED if ref._interrupted else lifecycle.reason_of(late)
-    lifecycle.end(ref, reason)
+    lifecycle.finish(ref, reason)

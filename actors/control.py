@@ -96,9 +96,17 @@ def _first_served_suspended(ref: ActorRef[Any], control: list[tuple[Any, ...]]) 
     for index, item in enumerate(control):
         if item[0] in _SERVED_SUSPENDED:
             return index
-        if item[0] == SIGNAL and (actor is None or not actor.trap_exit):
+        if item[0] != SIGNAL:
+            continue
+        if actor is None or not actor.trap_exit or _is_from_parent(ref, item):
             return index
     return None
+
+
+def _is_from_parent(ref: ActorRef[Any], signal: tuple[Any, ...]) -> bool:
+    # Its own supervisor may end a suspended actor too, as in OTP's sys.
+    life = ref._life
+    return signal[1] is not None and life is not None and signal[1] is life.parent
 
 
 _SERVED_SUSPENDED = frozenset({SUSPEND, RESUME, GET_STATE, STATISTICS, KILL_NOW, STOP})

@@ -12,7 +12,7 @@ from .bonds import remove_member
 from .errors import ActorDied
 from .exits import KILLED, NOPROC, Down, ExitActor, ExitReason, Monitor, is_orderly
 from .life import Life, lock
-from .ref import DELIVER, SIGNAL, ActorRef, Request
+from .ref import DELIVER, KILL_NOW, SIGNAL, ActorRef, Request
 
 logger = logging.getLogger("keepwell.actors")
 
@@ -35,6 +35,16 @@ def run_hook(actor: Any, reason: ExitReason, error: BaseException | None) -> Any
     if error is not None and not is_orderly(reason):
         return actor.on_failure(type(error), error, error.__traceback__)
     return actor.on_stop()
+
+
+def was_killed(ref: ActorRef[Any]) -> bool:
+    """Whether a kill waits in the control lane: it came while a hook or handler was running."""
+    return any(item[0] == KILL_NOW for item in list(ref._control or ()))
+
+
+def finish(ref: ActorRef[Any], reason: ExitReason) -> None:
+    """End an actor whose last hook has returned; a kill meanwhile is the reason then (SHUT-3)."""
+    end(ref, KILLED if was_killed(ref) else reason)
 
 
 def end(ref: ActorRef[Any], reason: ExitReason, *, report: bool = True) -> bool:

@@ -171,20 +171,21 @@ def _attend(ref: ActorRef[Any], actor: Any) -> bool:
 
 def stop(ref: ActorRef[Any], actor: Any, reason: Any, *, hook: bool) -> None:
     """End the actor orderly; what its hook, if it is to run, raises is the reason (SHUT-6)."""
-    if hook:
+    if hook and not lifecycle.was_killed(ref):
         try:
             lifecycle.run_hook(actor, reason, None)
         except BaseException as error:
             reason = lifecycle.reason_of(error)
-    lifecycle.end(ref, reason)
+    lifecycle.finish(ref, reason)
 
 
 def crash(ref: ActorRef[Any], actor: Any, error: BaseException, message: Any) -> None:
     """End the actor because `error` was raised while it handled `message`."""
     reason = lifecycle.reason_of(error)
     lifecycle.note_message(ref, message)
-    try:
-        lifecycle.run_hook(actor, reason, error)
-    except BaseException as late:
-        reason = lifecycle.reason_of(late)
-    lifecycle.end(ref, reason)
+    if not lifecycle.was_killed(ref):
+        try:
+            lifecycle.run_hook(actor, reason, error)
+        except BaseException as late:
+            reason = lifecycle.reason_of(late)
+    lifecycle.finish(ref, reason)
