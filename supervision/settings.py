@@ -55,7 +55,7 @@ class Backoff:
     `longest` seconds. While the supervisor waits it serves requests and can be shut down. It gives
     up after `max_restarts` failed starts of a child in a row, however long they took (F73).
 
-    >>> [Backoff(first=0.5, longest=3).delay(n) for n in (1, 2, 3, 4)]
+    >>> [Backoff(first=0.5, longest=3.0).delay(n) for n in (1, 2, 3, 4)]
     [0.5, 1.0, 2.0, 3.0]
     """
 
