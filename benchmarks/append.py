@@ -243,8 +243,6 @@ class _Echo:
     def statistics(self) -> dict[str, Any]:
         return {}
 
-    def fence(self) -> None: ...
-
 
 def _acknowledge(watch: Stopwatch, operations: int) -> None:
     async def one(store: MemoryStore, count: int) -> None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ async def _turn(stage: _Stage, agent: Agent, question: str) -> TurnResult:
 def _shown(arguments: object) -> str:
     if isinstance(arguments, str):
         return arguments
-    items = arguments.items() if hasattr(arguments, "items") else ()
+    items = arguments.items() if isinstance(arguments, Mapping) else ()
     return ", ".join(f"{key}={value!r}" for key, value in items)
 
 

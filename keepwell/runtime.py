@@ -326,10 +326,11 @@ class Runtime:
         if home is None or home.closed is not None:
             home = self._memories[id(key)] = ProviderHome(key)
             await self._providers.start_child(home, target, custom, self.system)
+        provider: Any = target
         return ProviderHandle(
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,
-            probes=not custom or accepts(target.append, "cursor"),
+            probes=not custom or accepts(provider.append, "cursor"),
         )  # fmt: skip
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:

@@ -243,7 +243,7 @@ class DiskEngine(Engine):
             wrote = False
             for request in requests:
                 if isinstance(request, Operation):
-                    wrote = request.perform(LmdbRows(txn, self._tables.sessions), plan) or wrote
+                    wrote = request.perform(LmdbRows(txn, self.tables.sessions), plan) or wrote
                 else:
                     plan.take(request)
             if not plan.entries:
@@ -273,7 +273,7 @@ class DiskEngine(Engine):
     def read_rows(self, work: Callable[[Rows], Any]) -> Any:
         """Run `work` over the rows of sessions and blobs, in a read transaction."""
         with self.environment.read() as txn:
-            return work(LmdbRows(txn, self._tables.sessions))
+            return work(LmdbRows(txn, self.tables.sessions))
 
     def _number(self) -> int:
         self._numbers += 1

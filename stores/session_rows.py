@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgpack
 
@@ -95,8 +95,7 @@ def short_hash(*parts: bytes) -> bytes:
 
 def pack(value: Any) -> bytes:
     """Plain data (and bytes, tuples) as msgpack."""
-    packed: bytes = msgpack.packb(value)
-    return packed
+    return cast("bytes", msgpack.packb(value))
 
 
 def unpack(value: bytes) -> Any:

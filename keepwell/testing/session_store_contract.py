@@ -197,7 +197,8 @@ def turn_writes(epoch: int, order: int, position: int, **fields: Any) -> TurnWri
         SessionEvent("emit", position + 2, order, "out", order, f"echo {order}"),
         SessionEvent("turn_done", position + 3, order, "in", order),
     )
-    return TurnWrites(epoch, order, **{"events": events, "outputs": (f"echo {order}",), **fields})
+    named: dict[str, Any] = {"events": events, "outputs": (f"echo {order}",), **fields}
+    return TurnWrites(epoch, order, **named)
 
 
 class SessionJournalContract:
