@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -40,9 +41,10 @@ MAP_SIZE = 1 << 40
 """Bytes of address space to start with; on disk only what is used counts."""
 
 SMALLEST_MAP = 1 << 20
+PROBE = 1 << 16
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs",
                       "fuse.sshfs", "fuse.glusterfs", "lustre", "ncpfs"})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL: frozenset[int | None] = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Environment:
@@ -195,28 +197,46 @@ class Environment:
         while True:
             txn = self.env.begin(write=True)
             try:
-                try:
-                    wanted = work(txn)
-                except BaseException:
-                    txn.abort()
-                    raise
-                if not wanted:
+                if not work(txn):
                     txn.abort()
                     return False
                 failpoint("store.commit.before_flush")
                 txn.commit()
+            except lmdb.MapFullError:
+                _abort(txn)
+                self._grow()
+            except (lmdb.Error, OSError) as problem:
+                _abort(txn)
+                if _is_full(problem) or (_is_short(problem) and self._has_no_room()):
+                    raise DiskFull(self.path) from problem
+                raise
+            except BaseException:
+                _abort(txn)
+                raise
+            else:
                 failpoint("store.commit.after_flush")
                 return True
-            except lmdb.MapFullError:
-                self._grow()
-            except lmdb.Error as problem:
-                if _is_full(problem):
-                    raise DiskFull(self.path) from problem
-                raise
-            except OSError as problem:
-                if problem.errno in _FULL:
-                    raise DiskFull(self.path) from problem
-                raise
+
+    def _has_no_room(self) -> bool:
+        """Whether the disk is full, after a write that LMDB calls an I/O error.
+
+        It calls a short write so, which is how the last write before a full disk ends. Trying the
+        commit again would tell, but it would also hide a failed flush.
+        """
+        size = os.stat(os.path.join(self.path, DATA)).st_size
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and size + PROBE > limit:
+            return True
+        probe = os.path.join(self.path, "keepwell.probe")
+        try:
+            fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                return os.write(fd, bytes(PROBE)) < PROBE
+            finally:
+                os.close(fd)
+                os.unlink(probe)
+        except OSError as problem:
+            return problem.errno in _FULL
 
     def _grow(self) -> None:
         failpoint("store.resize.begin")
@@ -266,12 +286,25 @@ class Environment:
                 lock.release()
 
 
-def _is_full(problem: lmdb.Error) -> bool:
-    if isinstance(problem, lmdb.DiskError):
-        return True
-    code = problem.args[1] if len(problem.args) > 1 else None
-    text = str(problem)
-    return code in _FULL or any(os.strerror(number) in text for number in _FULL)
+def _abort(txn: Transaction) -> None:
+    try:
+        txn.abort()
+    except lmdb.Error:
+        pass  # its commit failed, which has ended it
+
+
+def _says(problem: Exception, codes: Collection[int | None]) -> bool:
+    if isinstance(problem, OSError):
+        return problem.errno in codes
+    return any(os.strerror(code or 0) in str(problem) for code in codes)
+
+
+def _is_full(problem: Exception) -> bool:
+    return isinstance(problem, lmdb.DiskError) or _says(problem, _FULL)
+
+
+def _is_short(problem: Exception) -> bool:
+    return _says(problem, (errno.EIO,))
 
 
 def _make_directory(path: str) -> None:

@@ -47,15 +47,20 @@ def fill(path: Path, records: int = 300, size: int = 50, **settings: Any) -> Non
 def contents(path: Path, **settings: Any) -> dict[str, list[Any]]:
     engine = DiskEngine(path, **settings)
     try:
-        return {info.conversation_id: [m.content for m in engine.get(info.conversation_id)]
-                for info in engine.conversations(limit=1000)}
+        return {
+            info.conversation_id: [m.content for m in engine.get(info.conversation_id)]
+            for info in engine.conversations(limit=1000)
+        }
     finally:
         engine.close()
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*"))
-            if p.is_file() and p.name != "lock.mdb" and p.name != "keepwell.lock"}
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in sorted(path.rglob("*"))
+        if p.is_file() and p.name != "lock.mdb" and p.name != "keepwell.lock"
+    }
 
 
 # -- the directory ----------------------------------------------------------------------------------
@@ -122,15 +127,32 @@ def test_power_flushes_before_it_acknowledges_and_process_does_not_ds4(tmp_path:
         pytest.skip("strace is not installed")
     counts = {}
     for durability in ("power", "process"):
-        script = ("import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
-                  "from keepwell.stores.request import Append\n"
-                  "e = E(sys.argv[1], durability=sys.argv[2])\n"
-                  "for i in range(20): e.commit([Append('c', [{'role': 'user', 'content': 'x'}])])\n"
-                  "import os; os._exit(0)")
+        script = (
+            "import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
+            "from keepwell.stores.request import Append\n"
+            "e = E(sys.argv[1], durability=sys.argv[2])\n"
+            "for i in range(20): e.commit([Append('c', [{'role': 'user', 'content': 'x'}])])\n"
+            "import os; os._exit(0)"
+        )
         trace = tmp_path / f"{durability}.trace"
-        subprocess.run(["strace", "-f", "-e", "trace=fdatasync,fsync,msync", "-o", str(trace),
-                        sys.executable, "-c", script, str(tmp_path / durability), durability],
-                       check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=50)
+        subprocess.run(
+            [
+                "strace",
+                "-f",
+                "-e",
+                "trace=fdatasync,fsync,msync",
+                "-o",
+                str(trace),
+                sys.executable,
+                "-c",
+                script,
+                str(tmp_path / durability),
+                durability,
+            ],
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=50,
+        )
         counts[durability] = trace.read_text().count("sync(")
     assert counts["power"] >= 20
     assert counts["process"] <= 2
@@ -170,7 +192,9 @@ def test_times_of_records_survive_a_reopen_f44(tmp_path: Path) -> None:
 # -- one owner --------------------------------------------------------------------------------------
 
 
-def test_a_second_owner_is_told_who_the_first_is_ds5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_owner_is_told_who_the_first_is_ds5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = DiskEngine(tmp_path / "data")
     (tmp_path / "link").symlink_to(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
@@ -178,11 +202,19 @@ def test_a_second_owner_is_told_who_the_first_is_ds5(tmp_path: Path, monkeypatch
         with pytest.raises(StoreInUse) as taken:
             DiskEngine(path)
         assert taken.value.pid == os.getpid()
-    script = ("import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
-              "from keepwell.stores import StoreInUse\n"
-              "try: E(sys.argv[1])\nexcept StoreInUse as e: print(e.pid)")
-    other = subprocess.run([sys.executable, "-c", script, "data"], capture_output=True, text=True,
-                           env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=50, check=True)
+    script = (
+        "import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
+        "from keepwell.stores import StoreInUse\n"
+        "try: E(sys.argv[1])\nexcept StoreInUse as e: print(e.pid)"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", script, "data"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=50,
+        check=True,
+    )
     assert other.stdout.strip() == str(os.getpid())
     engine.commit([Append("c", users("still mine"))])
     engine.close()
@@ -198,14 +230,23 @@ async def test_starting_a_taken_directory_fails_with_the_cause_ds5(tmp_path: Pat
 
 
 def test_eight_processes_race_and_one_wins_ds5(tmp_path: Path) -> None:
-    script = ("import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
-              "from keepwell.stores import StoreInUse\n"
-              "sys.stdin.readline()\n"
-              "try: E(sys.argv[1]); print('won', flush=True); sys.stdin.readline()\n"
-              "except StoreInUse: print('lost', flush=True)")
-    racers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)}) for _ in range(8)]
+    script = (
+        "import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
+        "from keepwell.stores import StoreInUse\n"
+        "sys.stdin.readline()\n"
+        "try: E(sys.argv[1]); print('won', flush=True); sys.stdin.readline()\n"
+        "except StoreInUse: print('lost', flush=True)"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(8)
+    ]
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
@@ -221,17 +262,23 @@ def test_eight_processes_race_and_one_wins_ds5(tmp_path: Path) -> None:
 def test_read_only_sees_what_the_owner_acknowledged_ds5(tmp_path: Path) -> None:
     owner = DiskEngine(tmp_path)
     owner.commit([Append("c", users("1"))])
-    script = ("import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
-              "from keepwell.stores.request import Append, Clear\n"
-              "from keepwell.stores import ReadOnlyStore\n"
-              "e = E(sys.argv[1], readonly=True)\n"
-              "for line in sys.stdin:\n"
-              "    print([m.content for m in e.get('c')], len(e.conversations()), flush=True)\n"
-              "    try: e.commit([Append('c', [{'role': 'user', 'content': 'x'}])])\n"
-              "    except ReadOnlyStore: print('refused', flush=True)\n")
-    reader = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], text=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+    script = (
+        "import sys; from keepwell.stores.disk_engine import DiskEngine as E\n"
+        "from keepwell.stores.request import Append, Clear\n"
+        "from keepwell.stores import ReadOnlyStore\n"
+        "e = E(sys.argv[1], readonly=True)\n"
+        "for line in sys.stdin:\n"
+        "    print([m.content for m in e.get('c')], len(e.conversations()), flush=True)\n"
+        "    try: e.commit([Append('c', [{'role': 'user', 'content': 'x'}])])\n"
+        "    except ReadOnlyStore: print('refused', flush=True)\n"
+    )
+    reader = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert reader.stdin is not None
     assert reader.stdout is not None
     for number in range(2, 100):
@@ -268,8 +315,13 @@ def test_a_foreign_file_is_left_alone_ds6(tmp_path: Path, what: str) -> None:
         with lmdb.open(str(tmp_path), max_dbs=4) as env, env.begin(write=True) as txn:
             txn.put(b"their", b"data", db=env.open_db(b"theirs", txn=txn))
     else:
-        (tmp_path / "data.mdb").write_bytes({"text": b"hello " * 5000, "short": b"hi",
-                                             "sqlite": b"SQLite format 3\0" + bytes(8192)}[what])
+        (tmp_path / "data.mdb").write_bytes(
+            {
+                "text": b"hello " * 5000,
+                "short": b"hi",
+                "sqlite": b"SQLite format 3\0" + bytes(8192),
+            }[what]
+        )
     before = snapshot(tmp_path)
     with pytest.raises(ForeignFormat):
         DiskEngine(tmp_path)
@@ -294,7 +346,9 @@ def test_an_empty_directory_or_file_is_a_new_store_ds6(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.1, 0.3, 0.6, 0.95])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_file_cut_short_is_reported_and_kills_nothing_ds6(tmp_path: Path, keep: float, clean: bool) -> None:
+def test_a_file_cut_short_is_reported_and_kills_nothing_ds6(
+    tmp_path: Path, keep: float, clean: bool
+) -> None:
     fill(tmp_path, 2000, 300, map_size=1 << 28, durability="process")
     data = tmp_path / "data.mdb"
     os.truncate(data, int(data.stat().st_size * keep) // 4096 * 4096)
@@ -340,9 +394,14 @@ except StoreError as problem:
     print(type(problem).__name__)
 print("alive")
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), str(seed)], text=True,
-                          capture_output=True, timeout=50, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), str(seed)],
+        text=True,
+        capture_output=True,
+        timeout=50,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, (done.returncode, done.stderr[-1000:])
     assert done.stdout.strip().endswith("alive")
 
@@ -356,7 +415,7 @@ def test_one_damaged_record_hides_only_itself_f08(tmp_path: Path) -> None:
     data = tmp_path / "data.mdb"
     raw = data.read_bytes()
     place = raw.index(b"text 3")
-    data.write_bytes(raw[:place] + b"texT" + raw[place + 4:])  # in one of the two conversations
+    data.write_bytes(raw[:place] + b"texT" + raw[place + 4 :])  # in one of the two conversations
     engine = DiskEngine(tmp_path)
     damaged = []
     for name in ("c", "d"):
@@ -387,7 +446,9 @@ async def test_a_full_disk_refuses_that_batch_only_ds7(tmp_path: Path) -> None:
         refused = await asyncio.gather(
             store.add("c", users("2"), append_id="k2"),
             store.add("c", users("3"), append_id="k3", follows="k2"),
-            store.add("d", users("other")), return_exceptions=True)
+            store.add("d", users("other")),
+            return_exceptions=True,
+        )
         assert [type(outcome) for outcome in refused] == [DiskFull, PredecessorMissing, DiskFull]
         assert await texts(store) == ["1"]  # reads go on, and show nothing of it
         assert await store.get("d") == ()
@@ -401,8 +462,12 @@ async def test_a_full_disk_refuses_that_batch_only_ds7(tmp_path: Path) -> None:
 async def test_what_fits_is_stored_beside_what_does_not_ds7(tmp_path: Path) -> None:
     store = await DiskStore(tmp_path, counter=NoCounter()).spawn()
     gate = threading.Event()
-    with failpoints.active({"store.commit.begin": failpoints.on_hit(1, lambda: gate.wait(20) or None),
-                            "store.commit.before_flush": failpoints.on_hit(2, no_space)}):
+    with failpoints.active(
+        {
+            "store.commit.begin": failpoints.on_hit(1, lambda: gate.wait(20) or None),
+            "store.commit.before_flush": failpoints.on_hit(2, no_space),
+        }
+    ):
         first = store.add("a", users("1"))
         group = [store.add(name, users("x")) for name in ("b", "c", "d")]
         gate.set()
@@ -438,9 +503,14 @@ engine = DiskEngine(sys.argv[1])
 assert [m.content[:5] for m in engine.get("c")] == [f"{i:05}" for i in range(stored)]
 print("stored", stored)
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], text=True,
-                          capture_output=True, timeout=50, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        text=True,
+        capture_output=True,
+        timeout=50,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -475,12 +545,16 @@ def test_the_map_grows_under_readers_f07(tmp_path: Path) -> None:
 
 def test_dead_readers_are_cleared_at_open_f07(tmp_path: Path) -> None:
     fill(tmp_path, 10)
-    script = ("import lmdb, os, sys\n"
-              "e = lmdb.open(sys.argv[1], max_dbs=64, max_readers=1024, readonly=True)\n"
-              "held = [e.begin() for _ in range(127)] if False else [e.begin()]\n"
-              "os.kill(os.getpid(), 9)")
+    script = (
+        "import lmdb, os, sys\n"
+        "e = lmdb.open(sys.argv[1], max_dbs=64, max_readers=1024, readonly=True)\n"
+        "held = [e.begin() for _ in range(127)] if False else [e.begin()]\n"
+        "os.kill(os.getpid(), 9)"
+    )
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=50)
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)], check=False, timeout=50
+        )
         assert done.returncode == -signal.SIGKILL
     engine = DiskEngine(tmp_path)
     engine.commit([Append("c", users("x"))])
@@ -500,8 +574,12 @@ async def test_a_forked_child_is_refused_f07(tmp_path: Path) -> None:
     if pid == 0:
         try:
             outcomes = []
-            for call in (lambda: store.get("c"), lambda: store.add("c", users("x")),
-                         lambda: store.info("c"), lambda: store.clear("c")):
+            for call in (
+                lambda: store.get("c"),
+                lambda: store.add("c", users("x")),
+                lambda: store.info("c"),
+                lambda: store.clear("c"),
+            ):
                 outcomes.append(type(call().error()).__name__)
             try:
                 DiskEngine(tmp_path)
@@ -513,7 +591,7 @@ async def test_a_forked_child_is_refused_f07(tmp_path: Path) -> None:
     os.close(into)
     with os.fdopen(out) as pipe:
         assert pipe.read() == "ForkedStore ForkedStore ForkedStore ForkedStore True"
-    os.waitpid(pid, 0)
+    await asyncio.to_thread(os.waitpid, pid, 0)
     assert issubclass(ForkedStore, Exception)
     assert (await store.add("c", users("2"))).cursor == 2
     await store.stop()

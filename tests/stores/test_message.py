@@ -2,7 +2,7 @@
 
 import copy
 import json
-import pickle  # noqa: TID251 - whether others may pickle a message, not whether we do
+import pickle
 from dataclasses import FrozenInstanceError
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
