@@ -99,7 +99,7 @@ class LocalModel:
     async def engine(self) -> LocalEngine:
         """The engine, loaded if need be, in a thread."""
         held = self._engine
-        return held if held is not None else await asyncio.to_thread(self._load)
+        return held if held is not None else await asyncio.to_thread(self.load)
 
     async def aclose(self) -> None:
         """Free the weights if no other model uses them. A later call loads them again."""
@@ -112,7 +112,8 @@ class LocalModel:
         if engine is not None:
             local_engine.release(engine)
 
-    def _load(self) -> LocalEngine:
+    def load(self) -> LocalEngine:
+        """`engine()` for threads: load the weights now and not at the first call."""
         with self._lock:
             engine = self._engine
             if engine is None:

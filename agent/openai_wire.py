@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..stores.message import Message, ToolCall
-from .errors import ModelError, ModelErrorCode
+from .errors import ModelError
 from .model import FinishReason, ModelReply, ModelRequest, Usage
+from .sdk_error import corrupt, stream_error
 from .wire import (
     arguments_object,
     assistant_message,
@@ -157,12 +158,17 @@ class CompletionStream:
         self._calls: list[_PartialCall] = []
         self._usage: object = None
         self._reported: object = None
-        self.finish: object = None
+        self._finish: object = None
 
     @property
-    def usage_seen(self) -> bool:
-        """Whether the chunk with the usage, the last one, has come."""
-        return self._usage is not None
+    def finished(self) -> bool:
+        """Whether the finish reason has come: the reply is complete."""
+        return self._finish is not None
+
+    @property
+    def nothing_follows(self) -> bool:
+        """Whether the chunk with the usage, the last one, has come too."""
+        return self.finished and self._usage is not None
 
     def usage(self, written: str) -> Usage:
         """The usage reported; estimated from `written`, the text of the reply, if none was."""
@@ -174,7 +180,7 @@ class CompletionStream:
         if not isinstance(chunk, Mapping):
             raise corrupt(self._model, f"a chunk is an object, got {str(chunk)[:100]!r}")
         if isinstance(error := chunk.get("error"), Mapping | str):
-            raise stream_error(error, self._model)
+            raise stream_error(chunk if isinstance(error, Mapping) else error, self._model)
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         if isinstance(chunk.get("model"), str):
@@ -188,7 +194,7 @@ class CompletionStream:
         if not isinstance(choice, Mapping):
             raise corrupt(self._model, "a chunk's choice is no object")
         if choice.get("finish_reason") is not None:
-            self.finish = choice["finish_reason"]
+            self._finish = choice["finish_reason"]
         delta = choice.get("delta")
         if not isinstance(delta, Mapping):
             return ""
@@ -203,7 +209,7 @@ class CompletionStream:
     def reply(self) -> ModelReply:
         """The whole reply. Raises ModelError "truncated" if no finish reason came. F28."""
         text, refusal = "".join(self._text), "".join(self._refusal)
-        if self.finish is None:
+        if self._finish is None:
             raise ModelError(
                 f"{self._model}: the stream ended without a finish reason; the reply is cut off",
                 partial=text or refusal,
@@ -220,7 +226,7 @@ class CompletionStream:
             refusal=refusal,
             reasoning="".join(self._reasoning),
             calls=calls,
-            finish=self.finish,
+            finish=self._finish,
             usage=self._usage,
             model=self._model,
             reported=self._reported,
@@ -264,30 +270,6 @@ class _PartialCall:
         self.id: str = ""
         self.name: str = ""
         self.arguments: list[str] = []
-
-
-def corrupt(model: str, what: str) -> ModelError:
-    """What came is not the protocol; asking again may help."""
-    return ModelError(f"{model}: not a chat completion: {what}", code="corrupt", retryable=True)
-
-
-def stream_error(error: Mapping[str, object] | str, model: str) -> ModelError:
-    """An error object that came in the middle of a stream, after the status 200."""
-    if isinstance(error, str):
-        return ModelError(f"{model}: {error}", code="server_error", retryable=True)
-    kind = f"{error.get('type') or ''} {error.get('code') or ''}"
-    code: ModelErrorCode = "server_error"
-    if "rate_limit" in kind or "overloaded" in kind:
-        code = "rate_limited"
-    elif "context" in kind:
-        code = "context_too_large"
-    elif "invalid_request" in kind:
-        code = "bad_request"
-    return ModelError(
-        f"{model}: {error.get('message') or kind}",
-        code=code,
-        retryable=code in ("server_error", "rate_limited"),
-    )
 
 
 # -- to the wire ------------------------------------------------------------------------------

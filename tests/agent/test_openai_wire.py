@@ -335,7 +335,7 @@ def test_a_stream_is_put_together():
     assert shown == reply.message.text == "Hello"
     assert reply.message.extra["reasoning"] == "hm"
     assert (reply.usage, reply.model) == (Usage(3, 2), "m-1")
-    assert stream.usage_seen
+    assert stream.nothing_follows
 
 
 @pytest.mark.parametrize(
