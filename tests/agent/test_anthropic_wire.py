@@ -267,7 +267,8 @@ def test_a_stream_is_put_together():
         block(3, "tool_use", id="b", name="g", input={}),
         block(4, "tool_use", id="c", name="h", input={}),
         delta(4, type="input_json_delta", partial_json='{"cut'),
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 4}},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"},
+         "usage": {"output_tokens": 4}},
         {"type": "new_kind_of_event"},
         {"type": "message_stop"},
     ]  # fmt: skip
@@ -300,7 +301,7 @@ def test_a_stream_without_a_stop_reason_is_cut_off():
         (delta(7, text="x"), "corrupt", True),
         ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}},
          "rate_limited", True),
-        ({"type": "error", "error": {"type": "api_error", "message": "oops"}}, "server_error", True),
+        ({"type": "error", "error": {"type": "api_error", "message": "x"}}, "server_error", True),
         ({"type": "error", "error": {"type": "invalid_request_error"}}, "bad_request", False),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,7 @@ def test_laws(events):
         else:
             state = succeeded(state)
             let_go.clear()
-    assert all(b - a >= POLICY.cooldown for a, b in zip(let_go, let_go[1:], strict=False))
+    assert all(b - a >= POLICY.cooldown for a, b in pairwise(let_go))
     assert admit(state, POLICY, now + POLICY.cooldown)[1] is None
 
 
