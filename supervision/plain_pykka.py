@@ -87,7 +87,9 @@ class Watch:
         untyped._handle_failure = handle_and_note
 
     def _end(self) -> None:
-        self._actor = None
+        actor, self._actor = self._actor, None
+        for name in _WRAPPED if actor is not None else ():
+            vars(actor).pop(name, None)  # each wrapper holds what it wraps, and that the actor
         reason = KILLED if self._killed else self._failure or self._stop_reason
         if self._failure is not None and not self.started.done():
             self.started.fail(StartFailed(reason=reason))
@@ -130,7 +132,7 @@ def start_watched(actor_class: type[_AnyActor], args: Any, kwargs: Any) -> Watch
         _watched_class(actor_class).start(*args, **kwargs)
     except Exception as error:
         raise StartFailed(reason=error) from error
-    watch: Watch = _just_started.watch
+    watch: Watch = vars(_just_started).pop("watch")
     watch.started.get()
     return watch
 
@@ -156,6 +158,7 @@ def watch_running(ref: pykka.ActorRef[Any]) -> Watch:
 
 
 _just_started = threading.local()
+_WRAPPED = ("_actor_loop_setup", "_actor_loop_teardown", "_handle_receive", "_handle_failure")
 
 
 @functools.lru_cache(maxsize=1024)
