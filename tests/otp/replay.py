@@ -1,6 +1,7 @@
 """Replay scenarios recorded on a real Erlang/OTP against keepwell's actors, supervisors and tables.
 
-    python tests/otp/replay.py FILE... [--mode simulated|real] [--seed N] [--only ID...]
+    python tests/otp/replay.py FILE... [--mode simulated|real] [--kind light|thread|async]
+        [--seed N] [--only ID...]
 
 Prints every difference as a diff and ends with `N passed, M failed`; the exit status is 0 only if
 nothing failed. "simulated" (the default) is deterministic and in virtual time; "real" plays on
@@ -25,7 +26,7 @@ for folder in (HERE, HERE.parents[1]):  # the modules beside this one, and keepw
         sys.path.append(str(folder))
 
 from replay_compare import BadTrace, check_shape, differences  # noqa: E402
-from replay_stage import stage  # noqa: E402
+from replay_stage import KINDS, stage  # noqa: E402
 
 FAMILIES = {
     "supervision": "replay_supervision",
@@ -58,7 +59,9 @@ def is_skipped(line: Mapping[str, Any]) -> bool:
     return bool(line.get("keepwell", {}).get("skip"))
 
 
-def replay(line: Mapping[str, Any], mode: str, seed: int | None = None) -> list[str]:
+def replay(
+    line: Mapping[str, Any], mode: str, seed: int | None = None, kind: str = "light"
+) -> list[str]:
     """Play one scenario; the differences from its recorded trace, [] if there are none."""
     if "broken" in line:
         return [line["broken"]]
@@ -67,7 +70,7 @@ def replay(line: Mapping[str, Any], mode: str, seed: int | None = None) -> list[
         if line["family"] not in FAMILIES:
             return [f"unknown family {line['family']!r}"]
         family = importlib.import_module(FAMILIES[line["family"]])
-        with stage(mode, seed) as played:
+        with stage(mode, seed, kind) as played:
             seen = family.run_scenario(line, played)
         return differences(line, seen)
     except BadTrace as bad:
@@ -82,6 +85,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON Lines")
     parser.add_argument("--mode", choices=MODES, default="simulated")
     parser.add_argument("--seed", type=int, default=None, help="of the simulated interleaving")
+    parser.add_argument("--kind", choices=KINDS, default="light", help="of the actors that play")
     parser.add_argument("--only", nargs="+", metavar="ID", help="ids of scenarios to play")
     options = parser.parse_args(None if arguments is None else list(arguments))
     passed = failed = 0
@@ -100,7 +104,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             if options.mode == "real" and line.get("timing"):
                 print(f"SKIP {name}: depends on the clock")
                 continue
-            found = replay(line, options.mode, options.seed)
+            found = replay(line, options.mode, options.seed, options.kind)
             if not found:
                 passed += 1
                 continue

@@ -17,15 +17,18 @@ from keepwell.actors import (
     Actor,
     ActorDied,
     AskedItself,
+    AsyncActor,
     CallTimeout,
     Down,
     Exit,
     ExitActor,
+    Future,
     Ignore,
     Monitor,
     RequestError,
     Shutdown,
     StartFailed,
+    ThreadActor,
     groups,
     names,
 )
@@ -51,10 +54,32 @@ class Crash(Exception):
 
 
 class Do:
-    """Run a function as the actor; its result is the answer."""
+    """Run a function as the actor. Answers `(True, result)`, awaited if it is a future, or
+    `(False, error)`."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
+
+    def here(self, actor: Any) -> tuple[bool, Any]:
+        try:
+            value = self.function(actor)
+            return True, value.get() if isinstance(value, Future) else value
+        except Exception as error:  # judged by the step, in the driver
+            return False, error
+
+    async def on_loop(self, actor: Any) -> tuple[bool, Any]:
+        try:
+            value = self.function(actor)
+            return True, await value if isinstance(value, Future) else value
+        except Exception as error:  # judged by the step, in the driver
+            return False, error
+
+
+class Leave:
+    """The order to end from inside by raising an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Bare(Actor):
@@ -69,9 +94,29 @@ class Bare(Actor):
 
     def on_receive(self, message: Any) -> Any:
         if isinstance(message, Do):
-            return message.function(self)
+            return message.here(self)
+        return self.keep(message)
+
+    def keep(self, message: Any) -> None:
+        if isinstance(message, Leave):
+            raise message.error
         self.inbox.append(message)
-        return None
+
+
+class ThreadBare(Bare, ThreadActor):
+    """The same in a thread of its own."""
+
+
+class AsyncBare(Bare, AsyncActor):
+    """The same on an event loop."""
+
+    async def on_receive(self, message: Any) -> Any:
+        if isinstance(message, Do):
+            return await message.on_loop(self)
+        return self.keep(message)
+
+
+BARES = {"light": Bare, "thread": ThreadBare, "async": AsyncBare}
 
 
 class Note:
@@ -99,15 +144,18 @@ class Server(Actor):
         self.notes: list[Any] = []
 
     def on_start(self) -> Any:
+        if self.init == "hang":
+            self.stage.hang()
+        return self.begin()
+
+    def begin(self) -> Any:
         if self.init == "stop":
             raise ExitActor("bad")
         if self.init == "raise":
             raise Crash("bad")
         if self.init == "ignore":
             return Ignore
-        if self.init == "hang":
-            self.stage.hang()
-        elif self.init == "self_cast_then_continue":
+        if self.init == "self_cast_then_continue":
             self.actor_ref.tell(Note("early_cast"))
             self.continue_with(Continue("first"))
         elif self.init is not None:
@@ -118,8 +166,13 @@ class Server(Actor):
         return list(self.notes)
 
     def on_receive(self, message: Any) -> Any:
-        if isinstance(message, Do):
-            return message.function(self)
+        if (seconds := seconds_of(message)) > 0:
+            self.stage.sleep(seconds)
+        return self.handle(message)
+
+    def handle(self, message: Any) -> Any:
+        if isinstance(message, Leave):
+            raise message.error
         if isinstance(message, Continue):
             self.notes.append(("continue", message.what))
         elif isinstance(message, Note):
@@ -151,7 +204,7 @@ class Server(Actor):
             self.defer().reply("early")
             raise ExitActor("boom")
         if req == "self_call":
-            return self.actor_ref.ask("seen", timeout=0.1)
+            return self.actor_ref.call("seen", timeout=0.1).get()
         if req == "continue":
             self.continue_with(Continue("after_call"))
             return "ok"
@@ -166,12 +219,37 @@ class Server(Actor):
         if set(req) == {"reply"}:
             value = req["reply"]
         elif set(req) == {"sleep_reply", "v"}:
-            self.stage.sleep(req["sleep_reply"] / 1000)
             value = req["v"]
         else:
             raise BadTrace(f"unknown request {req!r}")
         self.notes.append(value)
         return value
+
+
+def seconds_of(message: Any) -> float:
+    """How long a server sleeps before it handles a message."""
+    return message.get("sleep_reply", 0) / 1000 if isinstance(message, dict) else 0.0
+
+
+class ThreadServer(Server, ThreadActor):
+    """The same in a thread of its own."""
+
+
+class AsyncServer(Server, AsyncActor):
+    """The same on an event loop."""
+
+    async def on_start(self) -> Any:
+        if self.init == "hang":
+            await self.stage.hang_async()
+        return self.begin()
+
+    async def on_receive(self, message: Any) -> Any:
+        if (seconds := seconds_of(message)) > 0:
+            await self.stage.pause(seconds)
+        return self.handle(message)
+
+
+SERVERS = {"light": Server, "thread": ThreadServer, "async": AsyncServer}
 
 
 class ActorScenario(Scenario):
@@ -271,13 +349,7 @@ class ActorScenario(Scenario):
     def as_actor(self, actor_id: str, function: Callable[[Any], Any]) -> Any:
         """Have an actor call `function(actor)`; its result. What it raises, it answers with."""
 
-        def guarded(actor: Any) -> Any:
-            try:
-                return (True, function(actor))
-            except Exception as error:  # judged by the step, in the driver
-                return (False, error)
-
-        ok, value = self.stage.wait(self.ref(actor_id).call(Do(guarded), timeout=None))
+        ok, value = self.stage.wait(self.ref(actor_id).call(Do(function), timeout=None))
         if not ok:
             raise value
         return value
@@ -285,27 +357,25 @@ class ActorScenario(Scenario):
     # -- steps: life and death ---------------------------------------------------------------
 
     def op_spawn(self, id: str, trap: bool = False) -> str:
-        self.keep_ref(id, Bare.start(trap))
+        self.keep_ref(id, BARES[self.stage.kind].start(trap))
         return "ok"
 
     def op_spawn_link(self, by: str, id: str, trap: bool = False) -> str:
-        self.keep_ref(id, self.as_actor(by, lambda actor: actor.spawn_link(Bare, trap)))
+        bare: Any = BARES[self.stage.kind]
+
+        def start(actor: Any) -> Any:
+            return bare.options(link=actor.actor_ref).spawn(trap)
+
+        self.keep_ref(id, self.as_actor(by, start))
         return "ok"
 
     def op_exit(self, id: str, how: str, reason: Any) -> Any:
         cause = self.decode_reason(reason)
 
-        def leave(_: Any) -> None:
-            if how == "exit":
-                raise ExitActor(cause)
-            if how == "error":
-                raise Crash(cause)
-            raise BadTrace(f"unknown way to exit {how!r}")
-
         if how not in ("exit", "error"):
             raise BadTrace(f"unknown way to exit {how!r}")
         ref = self.ref(id)
-        ref.tell(Do(leave))
+        ref.tell(Leave(ExitActor(cause) if how == "exit" else Crash(cause)))
         return {"exited": self.stage.end_of(ref)}
 
     def op_alive(self, id: str) -> bool:
@@ -418,7 +488,8 @@ class ActorScenario(Scenario):
         init: str | None = None,
         timeout: float | str | None = None,
     ) -> Any:
-        starter = Server.options(name=name, timeout=to_seconds(timeout))
+        server: Any = SERVERS[self.stage.kind]
+        starter = server.options(name=name, timeout=to_seconds(timeout))
         try:
             ref = self.stage.wait(starter.spawn(self.stage, init))
         except StartFailed as failed:
@@ -445,7 +516,7 @@ class ActorScenario(Scenario):
         ref, request = self.ref(to), self.decode_request(req)
         seconds = to_seconds(timeout)
         try:
-            answer = self.as_actor(by, lambda _: ref.call(request, timeout=seconds).get())
+            answer = self.as_actor(by, lambda _: ref.call(request, timeout=seconds))
         except CallTimeout:
             return ("caller_raises", "exit", "timeout")
         except ActorDied as died:

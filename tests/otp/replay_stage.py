@@ -1,11 +1,12 @@
 """Where scenarios are played: in a simulation with virtual time, or on real threads and loops.
 
 Both are driven in the same way: `Future.get` in the driving thread waits, and in a simulation that
-means running it.
+means running it. On either stage all roles can be given to actors of each kind.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -13,7 +14,15 @@ from typing import Any
 
 from replay_compare import BadTrace
 
-from keepwell.actors import ActorDied, ActorSystem, CallTimeout, Future
+from keepwell.actors import (
+    Actor,
+    ActorDied,
+    ActorSystem,
+    AsyncActor,
+    CallTimeout,
+    Future,
+    ThreadActor,
+)
 from keepwell.actors.simulation import SimulatedScheduler
 
 PATIENCE = {"simulated": 3600.0, "real": 20.0}
@@ -23,8 +32,11 @@ PATIENCE = {"simulated": 3600.0, "real": 20.0}
 class Stage:
     """An actor system, and how to wait in it."""
 
-    def __init__(self, system: ActorSystem, simulation: SimulatedScheduler | None) -> None:
+    def __init__(
+        self, system: ActorSystem, simulation: SimulatedScheduler | None, kind: str = "light"
+    ) -> None:
         self.system = system
+        self.kind = kind
         self.simulation = simulation
         self.patience = PATIENCE["real" if simulation is None else "simulated"]
         self._hanging: list[Future[None]] = []
@@ -50,6 +62,16 @@ class Stage:
         never: Future[None] = Future()
         self._hanging.append(never)
         never.get()
+
+    async def pause(self, seconds: float) -> None:
+        """The same in a coroutine."""
+        await asyncio.sleep(seconds)
+
+    async def hang_async(self) -> None:
+        """The same in a coroutine."""
+        never: Future[None] = Future()
+        self._hanging.append(never)
+        await never
 
     def end_of(self, ref: Any) -> Any:
         """Wait until an actor has ended; return its exit reason."""
@@ -98,8 +120,12 @@ class Stage:
             never.complete(None)
 
 
+KINDS = {"light": Actor, "thread": ThreadActor, "async": AsyncActor}
+"""The base classes of the actors that play."""
+
+
 @contextlib.contextmanager
-def stage(mode: str, seed: int | None = None) -> Iterator[Stage]:
+def stage(mode: str, seed: int | None = None, kind: str = "light") -> Iterator[Stage]:
     """Open a stage; `mode` is "simulated" or "real". Crashes are part of the play: not logged."""
     quiet = [logging.getLogger(name) for name in ("keepwell.actors", "keepwell.supervision")]
     levels = [logger.level for logger in quiet]
@@ -108,14 +134,15 @@ def stage(mode: str, seed: int | None = None) -> Iterator[Stage]:
     try:
         if mode == "simulated":
             with SimulatedScheduler(seed=seed) as simulation:
-                played = Stage(simulation.system, simulation)
+                played = Stage(simulation.system, simulation, kind)
                 try:
                     yield played
                 finally:
                     played.close()
+                    simulation.run_until_idle()  # so that what hung can end
         else:
             with ActorSystem(name="replay") as system:
-                played = Stage(system, None)
+                played = Stage(system, None, kind)
                 try:
                     yield played
                 finally:

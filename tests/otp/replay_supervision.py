@@ -16,6 +16,7 @@ from keepwell import supervision
 from keepwell.actors import (
     Actor,
     ActorDied,
+    AsyncActor,
     Exit,
     ExitActor,
     Ignore,
@@ -23,6 +24,7 @@ from keepwell.actors import (
     RequestError,
     Shutdown,
     StartFailed,
+    ThreadActor,
 )
 from keepwell.supervision import (
     ChildInfo,
@@ -164,11 +166,16 @@ def act(outcome: Any) -> Any:
 
 
 class Worker(Actor):
-    """A child that notes its start, its end, and the Exits that it gets."""
+    """A child that notes its start, its end, and the Exits that it gets.
+
+    child_id: the first argument of a dynamic child's start; further ones say nothing.
+    """
 
     otp_shutdown = True
 
-    def __init__(self, world: World, behaviour: Mapping[str, Any], child_id: str) -> None:
+    def __init__(
+        self, world: World, behaviour: Mapping[str, Any], child_id: str = "undefined", *_: Any
+    ) -> None:
         super().__init__()
         known("behaviour", behaviour, BEHAVIOUR_KEYS)
         self.world, self.behaviour, self.child_id = world, behaviour, child_id
@@ -183,23 +190,28 @@ class Worker(Actor):
             world.born(self.actor_ref, child_id, self.n)
         return act(outcome)
 
-    def on_stop(self) -> None:
+    def terminating(self) -> tuple[str, Any]:
+        """Note that the hook was entered; what it is to do, and for how many seconds."""
         reason = from_reason(self.exit_reason)
         self.world.note(ev="terminate", id=self.child_id, n=self.n, reason=reason)
         plan = self.behaviour.get("on_terminate", "ok")
-        if plan == "ok":
-            return
+        if plan in ("ok", "hang"):
+            return plan, None
+        if isinstance(plan, dict) and set(plan) == {"sleep"}:
+            return "sleep", plan["sleep"] / 1000
+        if isinstance(plan, dict) and set(plan) == {"exit"}:
+            raise ExitActor(to_reason(plan["exit"]))
+        raise BadTrace(f"unknown on_terminate {plan!r}")
+
+    def on_stop(self) -> Any:
+        plan, seconds = self.terminating()
         if plan == "hang":
             self.world.stage.hang()
-        elif isinstance(plan, dict) and set(plan) == {"sleep"}:
-            self.world.stage.sleep(plan["sleep"] / 1000)
-        elif isinstance(plan, dict) and set(plan) == {"exit"}:
-            raise ExitActor(to_reason(plan["exit"]))
-        else:
-            raise BadTrace(f"unknown on_terminate {plan!r}")
+        elif plan == "sleep":
+            self.world.stage.sleep(seconds)
 
-    def on_failure(self, *_: Any) -> None:
-        self.on_stop()
+    def on_failure(self, *_: Any) -> Any:
+        return self.on_stop()
 
     def on_receive(self, message: Any) -> Any:
         if isinstance(message, Exit):
@@ -207,6 +219,24 @@ class Worker(Actor):
             self.world.note(ev="info_exit", id=self.child_id, reason=reason)
         elif isinstance(message, Die):
             message.carry_out(self)
+
+
+class ThreadWorker(Worker, ThreadActor):
+    """The same in a thread of its own."""
+
+
+class AsyncWorker(Worker, AsyncActor):
+    """The same on an event loop."""
+
+    async def on_stop(self) -> None:
+        plan, seconds = self.terminating()
+        if plan == "hang":
+            await self.world.stage.hang_async()
+        elif plan == "sleep":
+            await self.world.stage.pause(seconds)
+
+
+WORKERS = {"light": Worker, "thread": ThreadWorker, "async": AsyncWorker}
 
 
 class Die:
@@ -256,7 +286,7 @@ def start_of(world: World, spec: Mapping[str, Any], child_id: str) -> Any:
     """The actor class of a child, with its arguments."""
     if "supervisor" in spec:
         return functools.partial(make_supervisor(world, spec["supervisor"], child_id))
-    return functools.partial(Worker, world, spec.get("behaviour", {}), child_id)
+    return functools.partial(WORKERS[world.stage.kind], world, spec.get("behaviour", {}), child_id)
 
 
 def make_supervisor(world: World, settings: Mapping[str, Any], name: str) -> Any:
@@ -299,17 +329,9 @@ def make_template(world: World, child: Mapping[str, Any]) -> dict[str, Any]:
     """The same for a dynamic child, whose id is the first argument of its start."""
     spec = make_spec(world, child)
     if "start" in spec and "supervisor" not in child:
-        spec["start"] = functools.partial(DynamicWorker, world, child.get("behaviour", {}))
+        worker = WORKERS[world.stage.kind]
+        spec["start"] = functools.partial(worker, world, child.get("behaviour", {}))
     return spec
-
-
-class DynamicWorker(Worker):
-    """A worker with any number of arguments; the first is its id."""
-
-    def __init__(
-        self, world: World, behaviour: Mapping[str, Any], child_id: str = "undefined", *_: Any
-    ) -> None:
-        super().__init__(world, behaviour, child_id)
 
 
 class Outsider(Actor):

@@ -52,6 +52,17 @@ def test_on_real_threads_and_loops(line: dict[str, Any]) -> None:
     assert replay.replay(line, "real") == []
 
 
+@pytest.mark.parametrize("kind", ["thread", "async"])
+@pytest.mark.parametrize("mode", replay.MODES)
+def test_each_kind_of_actor_keeps_all_rules(mode: str, kind: str) -> None:
+    played = 0
+    for line in LINES:
+        if mode == "simulated" or not line["timing"]:
+            assert replay.replay(line, mode, kind=kind) == [], line["id"]
+            played += 1
+    assert played > 150
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_supervision_in_any_interleaving(seed: int) -> None:
     for line in LINES:
