@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..actors.errors import RequestError
 
 if TYPE_CHECKING:
+    from .kernel import KernelResult
     from .result import TurnResult
 
 
@@ -102,7 +103,7 @@ class LimitReached(RequestError):
     Rule: LM-1.
     """
 
-    def __init__(self, limit: str, result: TurnResult) -> None:
+    def __init__(self, limit: str, result: TurnResult | KernelResult) -> None:
         super().__init__(
             f"turn {result.turn_id!r} ended at its limit: {limit}. Raise it in AgentSpec, "
             "or send a new message.",

@@ -7,14 +7,18 @@ was appended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from ..actors.errors import KeepwellError
 from ..actors.failpoint import failpoint
 from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
 from .context_view import shown_by_provider
+from .errors import ModelError
 from .events import (
     ModelEnded,
     ModelStarted,
@@ -23,10 +27,18 @@ from .events import (
     ToolEnded,
     ToolStarted,
 )
+from .filters import (
+    ChatRequest,
+    SystemPromptFilter,
+    ToolRequest,
+    chat_chain,
+    tool_chain,
+)
 from .gate import ask_gate
 from .history import History
-from .model import ModelRequest
+from .model import ModelReply, ModelRequest
 from .model_call import ModelCall
+from .tool import Tool
 from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
 from .turn import Batch, Call, RunCalls, TurnState, call_arguments, tool_message
@@ -62,11 +74,21 @@ class TurnSteps:
         self._audience = audience
         self._threads = threads
         self._rules = spec.rules()
-        self.tools = ToolLoop(
-            spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools
+        self._kernel = spec.kernel
+        # The agent has a system prompt of its own (AG-8).
+        self._filters = tuple(
+            one
+            for one in (spec.kernel.filters if spec.kernel is not None else ())
+            if not isinstance(one, SystemPromptFilter)
         )
+        self._state_of: TurnState | None = None
+        self._state: dict[str, Any] = {}
+        self.tools = ToolLoop(
+            spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
+            around=self._around_tool if self._filters else None,
+        )  # fmt: skip
         self.base: History | Sequence[Message] = ()
-        instructions = spec.instructions
+        instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
         self._head = (Message("system", instructions),) if instructions else ()
         self.partial: ModelCall | None = None
         self.batch: RunningBatch | None = None
@@ -98,7 +120,10 @@ class TurnSteps:
             await self._audience.show(StepRestarted(step))
 
         listening = self._audience.listening or "on_token" in self._spec.callbacks
-        reply = await call.run(request, on_delta if listening else None, on_restart)
+        reply = await self._ask(
+            turn, request, partial(call.run, on_delta=on_delta if listening else None,
+                                   on_restart=on_restart)
+        )  # fmt: skip
         message = reply.message
         usage = (reply.usage + call.usage).to_dict()
         if not message.tool_calls:
@@ -121,6 +146,43 @@ class TurnSteps:
             if not streamed[0] and message.text:
                 await self._audience.show(TextDelta(step, message.text))
             await self._audience.show(ModelEnded(step, message))
+
+    async def _ask(
+        self,
+        turn: TurnState,
+        request: ModelRequest,
+        run: Callable[[ModelRequest], Awaitable[ModelReply]],
+    ) -> ModelReply:
+        """The model's reply, through the kernel's filters if there is one (KF-11)."""
+        if self._kernel is None:
+            return await run(request)
+
+        async def innermost(chat: ChatRequest) -> ModelReply:
+            return await run(request.replace(messages=chat.messages, tools=chat.tools))
+
+        chat = ChatRequest(
+            request.messages, request.tools, self._id, turn.turn_id, turn.rounds,
+            self._audience.listening, self._filter_state(turn),
+        )  # fmt: skip
+        try:
+            return await chat_chain(self._filters, innermost)(chat)
+        except (KeepwellError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise ModelError(f"a filter raised {type(error).__name__}: {error}") from error
+
+    async def _around_tool(
+        self, tool: Tool, kwargs: dict[str, object], context: ToolContext, run: Any
+    ) -> object:
+        async def innermost(request: ToolRequest) -> object:
+            return await run(request.tool, dict(request.arguments))
+
+        return await tool_chain(self._filters, innermost)(ToolRequest(tool, kwargs, context))
+
+    def _filter_state(self, turn: TurnState) -> dict[str, Any]:
+        if self._state_of is not turn:
+            self._state_of, self._state = turn, {}
+        return self._state
 
     def answer(self, turn: TurnState, message: Message, mark: dict[str, object]) -> None:
         ending = {**mark, "ended": "completed"}
