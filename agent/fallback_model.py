@@ -38,6 +38,7 @@ class FallbackModel:
 
     @property
     def name(self) -> str:
+        """The names of its models."""
         return self._name
 
     async def complete(self, request: ModelRequest) -> ModelReply:

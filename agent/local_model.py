@@ -77,6 +77,7 @@ class LocalModel:
 
     @property
     def name(self) -> str:
+        """The name it was given, or that of its weights."""
         return self._name
 
     def __repr__(self) -> str:

@@ -13,18 +13,32 @@ if TYPE_CHECKING:
     from .actors import (
         Actor,
         ActorDied,
+        ActorSystem,
         AsyncActor,
+        BlockingOnLoop,
         CallTimeout,
+        Down,
+        Exit,
+        ExitActor,
         Future,
+        Ignore,
         InvalidValue,
         KeepwellError,
+        MailboxFull,
+        Reply,
         RequestError,
+        Shutdown,
         StartFailed,
         ThreadActor,
         Unavailable,
         telemetry,
     )
-    from .agent.agent import Agent
+    from .agent.agent import (
+        Agent,
+    )
+    from .agent.anthropic_model import (
+        AnthropicModel,
+    )
     from .agent.approval import (
         Allow,
         Answer,
@@ -36,7 +50,13 @@ if TYPE_CHECKING:
         Reject,
         Retry,
     )
-    from .agent.errors import ModelError, ToolError
+    from .agent.callbacks import (
+        CallbackInfo,
+    )
+    from .agent.errors import (
+        ModelError,
+        ToolError,
+    )
     from .agent.events import (
         ModelEnded,
         ModelStarted,
@@ -48,19 +68,60 @@ if TYPE_CHECKING:
         TurnEnded,
         TurnStarted,
     )
-    from .agent.function_model import FunctionModel
+    from .agent.fallback_model import (
+        FallbackModel,
+    )
+    from .agent.filters import (
+        MEMORY_ORDER,
+        SYSTEM_PROMPT_ORDER,
+        ChatRequest,
+        Filter,
+        SystemPromptFilter,
+        ToolRequest,
+    )
+    from .agent.function_model import (
+        FunctionModel,
+    )
+    from .agent.gate import (
+        GateCall,
+    )
+    from .agent.kernel import (
+        Kernel,
+        KernelResult,
+    )
+    from .agent.local_model import (
+        LocalModel,
+    )
+    from .agent.memory_filter import (
+        MemoryFilter,
+        memory_filter,
+    )
     from .agent.model import (
         ChatModel,
         ModelReply,
         ModelRequest,
         Usage,
     )
-    from .agent.openai_model import OpenAIModel
-    from .agent.result import Step, TurnResult
-    from .agent.scripted_model import ScriptedModel
-    from .agent.spec import AgentSpec
-    from .agent.tool import Tool, tool
-    from .agent.tool_context import ToolContext
+    from .agent.openai_model import (
+        OpenAIModel,
+    )
+    from .agent.result import (
+        Step,
+        TurnResult,
+    )
+    from .agent.scripted_model import (
+        ScriptedModel,
+    )
+    from .agent.spec import (
+        AgentSpec,
+    )
+    from .agent.tool import (
+        Tool,
+        tool,
+    )
+    from .agent.tool_context import (
+        ToolContext,
+    )
     from .agent.turn_errors import (
         Busy,
         ConversationCleared,
@@ -72,21 +133,60 @@ if TYPE_CHECKING:
         TurnConflict,
         TurnNotRunning,
     )
-    from .memory.default_provider import DefaultProvider
-    from .memory.provider import MemoryProvider, ProviderError
-    from .memory.window import Window
+    from .memory.budget import (
+        ContextTooLarge,
+        fit_context,
+        split_to_budget,
+    )
+    from .memory.context_policy import (
+        ContextPolicy,
+        ContextPolicyError,
+    )
+    from .memory.default_provider import (
+        DefaultProvider,
+    )
+    from .memory.provider import (
+        MemoryProvider,
+        ProviderError,
+    )
+    from .memory.token_counter import (
+        approx_token_count,
+        token_counter,
+    )
+    from .memory.transcript import (
+        conversation_transcript,
+        transcript_for,
+    )
+    from .memory.window import (
+        Window,
+    )
     from .runtime import (
         Runtime,
         current_runtime,
         default_store,
     )
     from .stores import (
+        AppendConflict,
+        ConversationInfo,
+        CursorConflict,
+        DamagedStore,
+        DiskFull,
         DiskStore,
+        ForeignFormat,
+        InvalidConversationId,
+        InvalidMessage,
         MemoryStore,
         Message,
+        NewerFormat,
         NewRecord,
+        NoCounter,
+        ReadOnlyStore,
+        Record,
+        SimpleStore,
+        StaleEpoch,
         StoreError,
         StoreHandle,
+        StoreInUse,
         StoreUnavailable,
         ToolCall,
     )
@@ -98,58 +198,166 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, str] = {
     **dict.fromkeys(
-        ("Actor", "ActorDied", "AsyncActor", "CallTimeout", "Future", "InvalidValue",
-         "KeepwellError", "RequestError", "StartFailed", "ThreadActor", "Unavailable"),
+        (
+            "Actor", "ActorDied", "ActorSystem", "AsyncActor", "BlockingOnLoop", "CallTimeout",
+            "Down", "Exit", "ExitActor", "Future", "Ignore", "InvalidValue", "KeepwellError",
+            "MailboxFull", "Reply", "RequestError", "Shutdown", "StartFailed", "ThreadActor",
+            "Unavailable",
+        ),
         "actors",
     ),
-    **dict.fromkeys(("ChildSpec", "DynamicSupervisor", "Supervisor"), "supervision"),
     **dict.fromkeys(
-        ("DiskStore", "MemoryStore", "Message", "NewRecord", "StoreError", "StoreHandle",
-         "StoreUnavailable", "ToolCall"),
+        (
+            "ChildSpec", "DynamicSupervisor", "Supervisor",
+        ),
+        "supervision",
+    ),
+    **dict.fromkeys(
+        (
+            "AppendConflict", "ConversationInfo", "CursorConflict", "DamagedStore", "DiskFull",
+            "DiskStore", "ForeignFormat", "InvalidConversationId", "InvalidMessage",
+            "MemoryStore", "Message", "NewRecord", "NewerFormat", "NoCounter", "ReadOnlyStore",
+            "Record", "SimpleStore", "StaleEpoch", "StoreError", "StoreHandle", "StoreInUse",
+            "StoreUnavailable", "ToolCall",
+        ),
         "stores",
     ),
+    **dict.fromkeys(
+        (
+            "ContextTooLarge", "fit_context", "split_to_budget",
+        ),
+        "memory.budget",
+    ),
+    **dict.fromkeys(
+        (
+            "ContextPolicy", "ContextPolicyError",
+        ),
+        "memory.context_policy",
+    ),
     "DefaultProvider": "memory.default_provider",
-    **dict.fromkeys(("MemoryProvider", "ProviderError"), "memory.provider"),
+    **dict.fromkeys(
+        (
+            "MemoryProvider", "ProviderError",
+        ),
+        "memory.provider",
+    ),
+    **dict.fromkeys(
+        (
+            "approx_token_count", "token_counter",
+        ),
+        "memory.token_counter",
+    ),
+    **dict.fromkeys(
+        (
+            "conversation_transcript", "transcript_for",
+        ),
+        "memory.transcript",
+    ),
     "Window": "memory.window",
     "Agent": "agent.agent",
+    "AnthropicModel": "agent.anthropic_model",
     **dict.fromkeys(
-        ("Allow", "Answer", "Approve", "Ask", "Deny", "PendingCall", "Proceed", "Reject", "Retry"),
+        (
+            "Allow", "Answer", "Approve", "Ask", "Deny", "PendingCall", "Proceed", "Reject",
+            "Retry",
+        ),
         "agent.approval",
     ),
-    **dict.fromkeys(("ModelError", "ToolError"), "agent.errors"),
+    "CallbackInfo": "agent.callbacks",
     **dict.fromkeys(
-        ("ModelEnded", "ModelStarted", "Paused", "StepRestarted", "TextDelta", "ToolEnded",
-         "ToolStarted", "TurnEnded", "TurnStarted"),
+        (
+            "ModelError", "ToolError",
+        ),
+        "agent.errors",
+    ),
+    **dict.fromkeys(
+        (
+            "ModelEnded", "ModelStarted", "Paused", "StepRestarted", "TextDelta", "ToolEnded",
+            "ToolStarted", "TurnEnded", "TurnStarted",
+        ),
         "agent.events",
     ),
+    "FallbackModel": "agent.fallback_model",
+    **dict.fromkeys(
+        (
+            "ChatRequest", "Filter", "MEMORY_ORDER", "SYSTEM_PROMPT_ORDER", "SystemPromptFilter",
+            "ToolRequest",
+        ),
+        "agent.filters",
+    ),
     "FunctionModel": "agent.function_model",
-    **dict.fromkeys(("ChatModel", "ModelReply", "ModelRequest", "Usage"), "agent.model"),
+    "GateCall": "agent.gate",
+    **dict.fromkeys(
+        (
+            "Kernel", "KernelResult",
+        ),
+        "agent.kernel",
+    ),
+    "LocalModel": "agent.local_model",
+    **dict.fromkeys(
+        (
+            "MemoryFilter", "memory_filter",
+        ),
+        "agent.memory_filter",
+    ),
+    **dict.fromkeys(
+        (
+            "ChatModel", "ModelReply", "ModelRequest", "Usage",
+        ),
+        "agent.model",
+    ),
     "OpenAIModel": "agent.openai_model",
-    **dict.fromkeys(("Step", "TurnResult"), "agent.result"),
+    **dict.fromkeys(
+        (
+            "Step", "TurnResult",
+        ),
+        "agent.result",
+    ),
     "ScriptedModel": "agent.scripted_model",
     "AgentSpec": "agent.spec",
-    **dict.fromkeys(("Tool", "tool"), "agent.tool"),
+    **dict.fromkeys(
+        (
+            "Tool", "tool",
+        ),
+        "agent.tool",
+    ),
     "ToolContext": "agent.tool_context",
     **dict.fromkeys(
-        ("Busy", "ConversationCleared", "DecisionConflict", "LimitReached", "NotPaused",
-         "Superseded", "TurnCancelled", "TurnConflict", "TurnNotRunning"),
+        (
+            "Busy", "ConversationCleared", "DecisionConflict", "LimitReached", "NotPaused",
+            "Superseded", "TurnCancelled", "TurnConflict", "TurnNotRunning",
+        ),
         "agent.turn_errors",
     ),
-    **dict.fromkeys(("Runtime", "current_runtime", "default_store"), "runtime"),
+    **dict.fromkeys(
+        (
+            "Runtime", "current_runtime", "default_store",
+        ),
+        "runtime",
+    ),
 }  # fmt: skip
 
 __all__ = [
-    "Actor", "ActorDied", "Agent", "AgentSpec", "Allow", "Answer", "Approve", "Ask", "AsyncActor",
-    "Busy", "CallTimeout", "ChatModel", "ChildSpec", "ConversationCleared", "DecisionConflict",
-    "DefaultProvider", "Deny", "DiskStore", "DynamicSupervisor", "FunctionModel", "Future",
-    "InvalidValue", "KeepwellError", "LimitReached", "MemoryProvider", "MemoryStore", "Message",
-    "ModelEnded", "ModelError", "ModelReply", "ModelRequest", "ModelStarted", "NewRecord",
-    "NotPaused", "OpenAIModel", "Paused", "PendingCall", "Proceed", "ProviderError", "Reject",
-    "RequestError", "Retry", "Runtime", "ScriptedModel", "StartFailed", "Step", "StepRestarted",
-    "StoreError", "StoreHandle", "StoreUnavailable", "Superseded", "Supervisor", "TextDelta",
-    "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError", "ToolStarted",
-    "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning", "TurnResult", "TurnStarted",
-    "Unavailable", "Usage", "Window", "current_runtime", "default_store", "telemetry", "tool",
+    "Actor", "ActorDied", "ActorSystem", "Agent", "AgentSpec", "Allow", "Answer",
+    "AnthropicModel", "AppendConflict", "Approve", "Ask", "AsyncActor", "BlockingOnLoop", "Busy",
+    "CallTimeout", "CallbackInfo", "ChatModel", "ChatRequest", "ChildSpec", "ContextPolicy",
+    "ContextPolicyError", "ContextTooLarge", "ConversationCleared", "ConversationInfo",
+    "CursorConflict", "DamagedStore", "DecisionConflict", "DefaultProvider", "Deny", "DiskFull",
+    "DiskStore", "Down", "DynamicSupervisor", "Exit", "ExitActor", "FallbackModel", "Filter",
+    "ForeignFormat", "FunctionModel", "Future", "GateCall", "Ignore", "InvalidConversationId",
+    "InvalidMessage", "InvalidValue", "KeepwellError", "Kernel", "KernelResult", "LimitReached",
+    "LocalModel", "MEMORY_ORDER", "MailboxFull", "MemoryFilter", "MemoryProvider", "MemoryStore",
+    "Message", "ModelEnded", "ModelError", "ModelReply", "ModelRequest", "ModelStarted",
+    "NewRecord", "NewerFormat", "NoCounter", "NotPaused", "OpenAIModel", "Paused", "PendingCall",
+    "Proceed", "ProviderError", "ReadOnlyStore", "Record", "Reject", "Reply", "RequestError",
+    "Retry", "Runtime", "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Shutdown", "SimpleStore",
+    "StaleEpoch", "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle",
+    "StoreInUse", "StoreUnavailable", "Superseded", "Supervisor", "SystemPromptFilter",
+    "TextDelta", "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError",
+    "ToolRequest", "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning",
+    "TurnResult", "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
+    "conversation_transcript", "current_runtime", "default_store", "fit_context", "memory_filter",
+    "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",
 ]  # fmt: skip
 
 
