@@ -240,6 +240,8 @@ class _Echo:
 
     def fence(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def statistics(self) -> dict[str, Any]:
         return {}
 

@@ -407,7 +407,7 @@ class DiskEngine(Engine):
 
     def settle(self) -> None:
         """Move all waiting batches now."""
-        if self.pending.entries:
+        if self.pending.entries and not self.environment.readonly:
             def work(txn: Transaction) -> bool:
                 self._move(txn, self.pending.entries, None)
                 return True

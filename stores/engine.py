@@ -91,6 +91,10 @@ class Engine(ABC):
         """Do one bounded step of sweeping; True if there is more to do now."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Bring the table into the form that opens fastest."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of the table; idempotent."""
 

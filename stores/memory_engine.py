@@ -88,6 +88,9 @@ class MemoryEngine(Engine):
         """Leave the table without an owner."""
         self.adopt(object())
 
+    def settle(self) -> None:
+        """Nothing waits anywhere."""
+
     def sync(self) -> None:
         """There is no disk."""
 

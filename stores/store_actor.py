@@ -73,7 +73,14 @@ class StoreActor(ThreadActor):
                            type(message).__name__)
 
     def on_stop(self) -> None:
-        """Close the table in order."""
+        """Close the table in order: what waits in the batch log is moved, so opening is short."""
+        engine = self._engine
+        if engine is not None:
+            try:
+                engine.settle()
+            except Exception:
+                # It is all in the log, and the next open finds it there.
+                logger.warning("the store %s could not be settled", self.port.name, exc_info=True)
         self._let_go()
 
     def on_failure(self, *_args: Any, **_named: Any) -> None:

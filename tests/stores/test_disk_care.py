@@ -63,7 +63,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
     }
 
 
-# -- the directory ----------------------------------------------------------------------------------
+# -- the directory --------------------------------------------------------------------------------
 
 
 def test_made_with_parents_and_closed_to_others_ds1(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_power_flushes_before_it_acknowledges_and_process_does_not_ds4(tmp_path:
     assert counts["process"] <= 2
 
 
-# -- reopening --------------------------------------------------------------------------------------
+# -- reopening ------------------------------------------------------------------------------------
 
 
 def test_reopen_gives_the_same_history_cursors_epochs_and_append_ids_ds2(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_times_of_records_survive_a_reopen_f44(tmp_path: Path) -> None:
     engine.close()
 
 
-# -- one owner --------------------------------------------------------------------------------------
+# -- one owner ------------------------------------------------------------------------------------
 
 
 def test_a_second_owner_is_told_who_the_first_is_ds5(
@@ -306,7 +306,7 @@ async def test_a_read_only_store_refuses_writes_ds5(tmp_path: Path) -> None:
     await store.stop()
 
 
-# -- formats and damage -----------------------------------------------------------------------------
+# -- formats and damage ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["text", "short", "other lmdb", "sqlite"])
@@ -432,7 +432,7 @@ def test_one_damaged_record_hides_only_itself_f08(tmp_path: Path) -> None:
     engine.close()
 
 
-# -- full disks, growth, readers ---------------------------------------------------------------------
+# -- full disks, growth, readers ------------------------------------------------------------------
 
 
 def no_space() -> None:
@@ -485,7 +485,8 @@ from keepwell.stores.disk_engine import DiskEngine
 from keepwell.stores.request import Append
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 engine = DiskEngine(sys.argv[1])
-def add(i): return engine.commit([Append("c", [{"role": "user", "content": f"{i:05}" + "x" * 3000}])])
+def add(i):
+    engine.commit([Append("c", [{"role": "user", "content": f"{i:05}" + "x" * 3000}])])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 stored = full = 0
 for i in range(2000):
@@ -563,7 +564,7 @@ def test_dead_readers_are_cleared_at_open_f07(tmp_path: Path) -> None:
     engine.close()
 
 
-# -- fork, close -------------------------------------------------------------------------------------
+# -- fork, close ----------------------------------------------------------------------------------
 
 
 async def test_a_forked_child_is_refused_f07(tmp_path: Path) -> None:
@@ -573,14 +574,9 @@ async def test_a_forked_child_is_refused_f07(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            outcomes = []
-            for call in (
-                lambda: store.get("c"),
-                lambda: store.add("c", users("x")),
-                lambda: store.info("c"),
-                lambda: store.clear("c"),
-            ):
-                outcomes.append(type(call().error()).__name__)
+            outcomes: list[str] = []
+            calls = (store.get("c"), store.add("c", users("x")), store.info("c"), store.clear("c"))
+            outcomes += [type(call.error()).__name__ for call in calls]
             try:
                 DiskEngine(tmp_path)
             except StoreInUse as taken:
