@@ -394,6 +394,25 @@ def test_next_of_an_absent_key_is_refused_unless_fixed(make: Make, type_: str) -
         table.next(1)
 
 
+@pytest.mark.parametrize("call", ["delete", "delete_object", "take", "match_delete"])
+@pytest.mark.parametrize("type_", ["set", "bag", "duplicate_bag"])
+def test_a_key_deleted_right_after_the_fix_still_has_a_next(
+    make: Make, type_: str, call: str
+) -> None:
+    """ETS-15: though the traversal began before the fix, or has not begun."""
+    table = make(type_)
+    table.insert([(n, n) for n in range(5)])
+    order = [key for key, _ in table.to_list()]
+    key = table.first()
+    with table.fix():
+        for at in (0, 1):
+            whole_row = call in ("delete_object", "match_delete")
+            getattr(table, call)((order[at], order[at]) if whole_row else order[at])
+            assert table.next(order[at]) == table.next(key) == order[at + 1]
+        table.delete_all_objects()
+        assert table.next(key) is END_OF_TABLE
+
+
 def test_fixes_count(make: Make) -> None:
     table = make()
     table.fix()
