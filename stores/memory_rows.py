@@ -29,7 +29,8 @@ class MemoryRows(Rows):
         self.index: dict[Ident, Any] = {}
         self.fixed = False
         self._walk: list[Ident] | None = None
-        # Before this place in the walk all keys are gone, if the table is not fixed.
+        # Where the walk begins: before this place all keys were gone. A key that was inserted again
+        # since has another place behind it, and only that one counts, so that none is met twice.
         self._front = 0
         # Where the walk was last, and where it has each key (made when it is asked for).
         self._at = 0
@@ -40,10 +41,12 @@ class MemoryRows(Rows):
 
     def first(self) -> Any:
         walk = self._begin() if self._walk is None else self._walk
-        if self.fixed:
-            return self._from(walk, 0)
         found = self._from(walk, self._front)
-        self._front = self._at if found is not END_OF_TABLE else 0
+        if not self.fixed:
+            if found is END_OF_TABLE:
+                self._walk = None
+            else:
+                self._front = self._at
         return found
 
     def last(self) -> Any:
@@ -75,11 +78,13 @@ class MemoryRows(Rows):
 
     def _place(self, walk: list[Ident], ident: Ident) -> int | None:
         at = self._at
-        if at < len(walk) and walk[at] == ident:
+        if self._front <= at < len(walk) and walk[at] == ident:
             return at
         if self._places is None:
-            self._places = {other: place for place, other in enumerate(walk)}
-        return self._places.get(ident)
+            front = self._front
+            self._places = {other: place for place, other in enumerate(walk[front:], front)}
+        place = self._places.get(ident)
+        return None if place is None or place < self._front else place
 
     def _from(self, walk: list[Ident], start: int) -> Any:
         """The first key at or behind a place of the walk that is still in the table."""
