@@ -97,7 +97,8 @@ SCENARIOS = {
     "1, 1.0 and true are three keys of a set": line(
         "ets", *spawn("p"), new(a("set")),
         call("ets:insert", T, [t(1, "i"), t(1.0, "f"), t(True, "b")]),
-        call("ets:lookup", T, 1, gives=[t(1, "i")]), call("ets:lookup", T, 1.0, gives=[t(1.0, "f")]),
+        call("ets:lookup", T, 1, gives=[t(1, "i")]),
+        call("ets:lookup", T, 1.0, gives=[t(1.0, "f")]),
         call("ets:lookup", T, True, gives=[t(True, "b")]), call("ets:info", T, a("size"), gives=3),
         call("ets:match_object", T, t(1, a("_")), gives=[t(1, "i")]),
     ),
@@ -201,7 +202,8 @@ SCENARIOS = {
         open_disk(gives=t(a("error"), t(a("type_mismatch"), "$TMP/t.dets"))),
         open_disk(t(a("type"), a("bag")), t(a("keypos"), 2),
                   gives=t(a("error"), t(a("keypos_mismatch"), "$TMP/t.dets"))),
-        open_disk(t(a("type"), a("sett")), gives=BADARG), open_disk(t(a("colour"), 1), gives=BADARG),
+        open_disk(t(a("type"), a("sett")), gives=BADARG),
+        open_disk(t(a("colour"), 1), gives=BADARG),
         open_disk(t(a("type"), a("bag"))),
     ),
     "openers share": line(
