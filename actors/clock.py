@@ -12,9 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 logger = logging.getLogger("keepwell.clock")
+
+
+_SWEEP: Final = 1024
 
 
 class Timer:
@@ -79,6 +82,7 @@ class SystemClock:
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._sweep_at = _SWEEP
 
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
@@ -89,15 +93,29 @@ class SystemClock:
         with self._changed:
             if self._closed:
                 return timer
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
             heapq.heappush(self._heap, timer)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="keepwell-clock", daemon=True
-                )
-                self._thread.start()
+                self._start()
             elif self._heap[0] is timer:
                 self._changed.notify()
         return timer
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="keepwell-clock", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread left, or the interpreter ends: the next timer tries again
+            logger.exception("timers cannot run now")
+        else:
+            self._thread = thread
+
+    def _sweep(self) -> None:
+        """Drop cancelled timers, which would else stay until they are due: idle limits are long."""
+        self._heap[:] = [timer for timer in self._heap if timer.active]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(_SWEEP, 2 * len(self._heap))
 
     def _run(self) -> None:
         heap = self._heap
@@ -112,7 +130,10 @@ class SystemClock:
                     self._changed.wait(delay)
                     continue
                 timer = heapq.heappop(heap)
-            timer.fire()
+            try:
+                timer.fire()
+            except BaseException:
+                logger.exception("a timer's callback failed")
             del timer  # an idle thread must not keep the last callback's arguments alive
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 Handler = Callable[[str, Mapping[str, Any]], None]
 logger = logging.getLogger("keepwell.telemetry")
 
-_lock = threading.Lock()
+lock = threading.Lock()
 _attached: dict[str, tuple[Handler, ...]] = {}
 # event -> its handlers, filled on demand; cleared whenever a handler comes or goes.
 _resolved: dict[str, tuple[Handler, ...]] = {}
@@ -27,16 +27,13 @@ class Attachment:
     def __init__(self, event: str, handler: Handler) -> None:
         self.event = event
         self.handler = handler
+        self.attached = True
 
     def detach(self) -> None:
         """Stop calling the handler. Does nothing the second time."""
-        with _lock:
-            left = tuple(h for h in _attached.get(self.event, ()) if h is not self.handler)
-            if left:
-                _attached[self.event] = left
-            else:
-                _attached.pop(self.event, None)
-            _resolved.clear()
+        if self.attached:
+            self.attached = False
+            _remove(self.event, self.handler)
 
     def __enter__(self) -> Attachment:
         return self
@@ -50,14 +47,26 @@ def attach(event: str, handler: Handler) -> Attachment:
 
     Handlers run in the thread where the event happens: they must be quick and must not block.
     """
-    with _lock:
+    with lock:
         _attached[event] = (*_attached.get(event, ()), handler)
         _resolved.clear()
     return Attachment(event, handler)
 
 
+def _remove(event: str, handler: Handler) -> None:
+    with lock:
+        left = list(_attached.get(event, ()))
+        if handler in left:
+            left.remove(handler)  # one of them, if it was attached more than once
+        if left:
+            _attached[event] = tuple(left)
+        else:
+            _attached.pop(event, None)
+        _resolved.clear()
+
+
 def _resolve(event: str) -> tuple[Handler, ...]:
-    with _lock:
+    with lock:
         handlers = tuple(
             handler
             for name, attached in _attached.items()
@@ -84,7 +93,8 @@ def emit(event: str, /, **fields: Any) -> None:
     for handler in _resolve(event) if handlers is None else handlers:
         try:
             handler(event, fields)
-        except Exception:
+        except BaseException:
             logger.exception("telemetry handler %r failed on %s; it is detached", handler, event)
-            for name in list(_attached):
-                Attachment(name, handler).detach()
+            for name, attached in list(_attached.items()):
+                for _ in range(attached.count(handler)):
+                    _remove(name, handler)
