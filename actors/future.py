@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import queue
 import sys
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -33,6 +34,8 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 _PENDING, _VALUE, _ERROR = 0, 1, 2
+
+logger = logging.getLogger("keepwell.actors")
 
 
 class BlockingOnLoop(KeepwellError, RuntimeError):
@@ -70,16 +73,15 @@ def refuse_on_loop(what: str, instead: str) -> None:
 class _LoopWaker:
     """Completes asyncio futures of one loop from any thread, waking the loop once a batch."""
 
-    __slots__ = ("_ready", "_scheduled", "loop", "thread")
+    __slots__ = ("_ready", "_scheduled", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.thread = get_ident()
         self._ready: list[asyncio.Future[None]] = []
         self._scheduled = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
-        if get_ident() == self.thread:
+        if _get_running_loop() is self.loop:
             if not waiter.done():
                 waiter.set_result(None)
             return
@@ -127,6 +129,8 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     _get_hook: Callable[[float | None], T] | None = None
     _drivers: dict[object, Generator[Any, None, T]] | None = None
     _abandoned: Callable[[], object] | None = None
+    # Called before anybody waits; raises if who waits must not.
+    _guard: Callable[[], None] | None = None
 
     if TYPE_CHECKING:
 
@@ -224,8 +228,11 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
                 return
             if waiter.__class__ is tuple:
                 waiter[0].wake(waiter[1])
-            else:
+                continue
+            try:
                 waiter(self)
+            except Exception:
+                logger.exception("a done callback of %r failed", self)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -240,7 +247,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Call `callback(self)` once it is done: now, or in the thread that completes it.
 
-        The callback must be quick and must not raise.
+        The callback must be quick. What it raises is logged.
         """
         self._add_waiter(callback)
 
@@ -251,7 +258,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     def _add_waiter(self, waiter: Any) -> None:
         waiters = self._waiters
         if waiters is None:
-            with _creating:
+            with making:
                 waiters = self._waiters
                 if waiters is None:
                     waiters = self._waiters = []
@@ -274,6 +281,8 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         alone; BlockingOnLoop at once, on an event-loop thread, if it would have to wait.
         """
         if self._state == _PENDING:
+            if self._guard is not None:
+                self._guard()
             if self._get_hook is not None:
                 return self._get_by_hook(timeout)
             if _get_running_loop() is not None:
@@ -301,13 +310,11 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
     __iter__ = __await__
 
     def _suspend(self) -> Generator[Any, None, None]:
+        if self._guard is not None:
+            self._guard()
         loop = asyncio.get_running_loop()
         if self._get_hook is not None:
-            try:
-                yield from loop.run_in_executor(None, self._get_by_hook, None)
-            except BaseException:
-                if self._state == _PENDING:
-                    raise
+            yield from loop.run_in_executor(None, self._get_by_hook, None)
             return
         inner: asyncio.Future[None] = loop.create_future()
         waiter = (_waker(loop), inner)
@@ -316,11 +323,14 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
             yield from inner
         except asyncio.CancelledError:
             self._remove_waiter(waiter)
-            if self._abandoned is not None and self._state == _PENDING:
-                waiters = self._waiters or []
-                if not any(w.__class__ is tuple for w in waiters):
-                    self._abandoned()
+            self._given_up()
             raise
+
+    def _given_up(self) -> None:
+        """A task that waited, or was about to, has been cancelled."""
+        if self._abandoned is not None and self._state == _PENDING:
+            if not any(waiter.__class__ is tuple for waiter in self._waiters or ()):
+                self._abandoned()
 
     # `asyncio.create_task`, task groups and `wait_for` take coroutines only, so a future is one
     # too. Each task that drives it has an iterator of its own.
@@ -331,6 +341,11 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
 
     def throw(self, *error: Any) -> Any:
         """Raise `error` where a task waits for it. Part of the coroutine protocol."""
+        task = asyncio.current_task()
+        if self._drivers is None or task not in self._drivers:
+            # Cancelled before its first step: there is nothing yet that could clean up.
+            self._given_up()
+            raise error[0] if len(error) == 1 else error[1] or error[0]
         return self._driver().throw(*error)
 
     def close(self) -> None:
@@ -370,79 +385,100 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         hook = self._get_hook
         assert hook is not None
         value = hook(timeout)
-        self.complete(value)
-        return value
+        # Of two threads that compute it at once one sets it, and both return that.
+        return value if self.complete(value) else self.get(timeout=timeout)
 
     def map(self, func: Callable[[T], M]) -> Future[M]:
         """Return a future of `func(value)`."""
-        return _Derived([self], lambda values: func(values[0]))
+        return _Derived.make([self], lambda values: func(values[0]))
 
     def filter(
         self: Future[Iterable[Any]], func: Callable[[Any], bool]
     ) -> Future[Iterable[Any]]:
         """Return a future of the list of those items for which `func(item)` is true."""
-        return _Derived([self], lambda values: list(filter(func, values[0])))
+        return _Derived.make([self], lambda values: list(filter(func, values[0])))
 
     def join(self, *futures: pykka.Future[Any]) -> Future[Iterable[Any]]:
         """Return a future of the list of the values of this one and `futures`, in this order."""
-        return _Derived([self, *futures], list)
+        return _Derived.make([self, *futures], list)
 
     def reduce(
         self: Future[Iterable[Any]], func: Callable[[Any, Any], Any], *args: Any
     ) -> Future[Any]:
         """Return a future of the items folded by `func`, from `args[0]` if it is given."""
-        return _Derived([self], lambda values: functools.reduce(func, values[0], *args))
+        return _Derived.make([self], lambda values: functools.reduce(func, values[0], *args))
 
 
-_creating = allocate_lock()
+making = allocate_lock()
 
 
 class _Derived(Future[T]):
-    """The result of a function of other futures' values, computed once, when it is asked for."""
+    """The result of a function of other futures' values, computed when it is first asked for.
 
-    def __init__(
-        self,
-        sources: list[pykka.Future[Any]] | None = None,
-        compute: Callable[[list[Any]], T] | None = None,
-    ) -> None:
-        super().__init__()
-        if sources is not None and compute is not None:
-            self._sources, self._compute = sources, compute
-            self._get_hook = self._from_sources
+    Asked for is: got, awaited, or given a done callback. A callback has it computed in the thread
+    that completes the last of the other futures.
+    """
+
+    _sources: list[pykka.Future[Any]]
+    _compute: Callable[[list[Any]], T]
+    _pushed = False
+    _fetched: frozenset[int] = frozenset()
+
+    @classmethod
+    def make(
+        cls, sources: list[pykka.Future[Any]], compute: Callable[[list[Any]], M]
+    ) -> _Derived[M]:
+        future: _Derived[M] = _Derived()
+        future._sources, future._compute = sources, compute
+        future._get_hook = future._from_sources
+        return future
 
     def _from_sources(self, timeout: float | None) -> T:
         return self._compute([source.get(timeout=timeout) for source in self._sources])
 
     def _suspend(self) -> Generator[Any, None, None]:
-        if self._get_hook is None or not all(isinstance(s, Future) for s in self._sources):
-            yield from super()._suspend()
-            return
         values = []
         for source in self._sources:
-            value = yield from source.__await__()
+            if isinstance(source, Future):
+                value = yield from source.__await__()
+            else:  # a plain one of pykka's blocks whoever awaits it
+                loop = asyncio.get_running_loop()
+                value = yield from loop.run_in_executor(None, source.get)
             values.append(value)
         if self._state == _PENDING:
             self.complete(self._compute(values))
 
     def _add_waiter(self, waiter: Any) -> None:
         super()._add_waiter(waiter)
-        sources, self._get_hook = self._sources, None
-        left = len(sources)
-        if left == 0 or self._state != _PENDING:
+        pushed, self._pushed = self._pushed, True
+        if pushed or self._state != _PENDING:
             return
-
-        def arrived(_: object) -> None:
-            if all(cast("Future[Any]", source).done() for source in sources):
-                try:
-                    value = self._from_sources(0)
-                except BaseException as error:
-                    self.fail(error)
-                else:
-                    self.complete(value)
-
-        for source in sources:
+        for source in self._sources:
             if isinstance(source, Future):
-                source.add_done_callback(arrived)
+                source._add_waiter(self._arrived)
+            else:
+                name = "keepwell-future"
+                threading.Thread(target=self._fetch, args=(source,), name=name, daemon=True).start()
+
+    def _fetch(self, source: pykka.Future[Any]) -> None:
+        try:
+            source.get()
+        except BaseException:
+            pass  # found again where the result is computed
+        with making:
+            self._fetched |= {id(source)}
+        self._arrived(source)
+
+    def _arrived(self, _: object) -> None:
+        for source in self._sources:
+            if not (source.done() if isinstance(source, Future) else id(source) in self._fetched):
+                return
+        try:
+            value = self._from_sources(None)
+        except BaseException as error:
+            self.fail(error)
+        else:
+            self.complete(value)
 
 
 def wait_in_thread(future: Future[Any], timeout: float | None) -> None:
