@@ -17,7 +17,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from . import runner, telemetry
+from . import lifecycle, runner, telemetry
 from .context import entered_system, running_actor
 from .future import set_waiter, wait_in_thread
 
@@ -119,8 +119,9 @@ class Pool:
             try:
                 if run(ref):
                     put(ref)
-            except BaseException:
+            except BaseException as error:
                 logger.exception("a worker met an error of its own while it ran %s", ref)
+                lifecycle.end(ref, error)  # nobody would run it again
             me.beats += 1
             del ref
 
@@ -161,18 +162,28 @@ class Pool:
             return True
         if self._count - self._vital >= self._max:
             return False
+        worker, before = _Worker(self), self._active
+        name = f"keepwell-worker-{self._count + 1}"
+        thread = threading.Thread(target=self._work, args=(worker,), name=name, daemon=True)
+        self._active = worker  # before it runs, or it would park itself
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left, or the interpreter ends
+            self._active = before
+            return False
         self._count += 1
-        worker = self._active = _Worker(self)
-        threading.Thread(
-            target=self._work, args=(worker,), name=f"keepwell-worker-{self._count}", daemon=True
-        ).start()
         return True
 
     def hand_over(self, me: _Worker) -> None:
         """Let another worker run actors while `me` waits. Does nothing if `me` is not active."""
         with self._lock:
-            if self._active is me and not self._closed and not self._promote():
-                self._report_exhausted()
+            if self._active is not me or self._closed:
+                return
+            promoted = self._promote()
+        if promoted:
+            self._exhausted = False
+        else:
+            self._report_exhausted()
 
     def begin_vital(self, me: _Worker) -> None:
         """As `hand_over`, for an actor that others depend on: it may wait beyond the bound."""
@@ -211,17 +222,23 @@ class Pool:
                 continue
             now = (worker, worker.beats)
             if now == seen:
-                with self._lock:
-                    if self._active is worker and worker.beats == now[1] and not self._closed:
-                        if self._promote():
-                            self._exhausted = False
-                            telemetry.emit("keepwell.pool.spare_started", workers=self._count)
-                        else:
-                            self._report_exhausted()
+                self._replace(*now)
                 seen = (None, 0)
             else:
                 seen = now
             wait(True, _TICK)
+
+    def _replace(self, worker: _Worker, beats: int) -> None:
+        """Let another worker take over from one that has been in one handler for too long."""
+        with self._lock:
+            if self._active is not worker or worker.beats != beats or self._closed:
+                return
+            promoted = self._promote()
+        if promoted:
+            self._exhausted = False
+            telemetry.emit("keepwell.pool.spare_started", workers=self._count)
+        else:
+            self._report_exhausted()
 
     def _report_exhausted(self) -> None:
         if not self._exhausted:
@@ -229,9 +246,9 @@ class Pool:
             logger.error(
                 "all %d workers are blocked in handlers: other actors wait. Handlers that block "
                 "for long belong into a ThreadActor or AsyncActor",
-                self._max,
+                self._count,
             )
-            telemetry.emit("keepwell.pool.exhausted", workers=self._max)
+            telemetry.emit("keepwell.pool.exhausted", workers=self._count)
 
     def close(self) -> None:
         """Let the workers end when they come back; what is queued is not run."""
