@@ -29,7 +29,8 @@ from .exits import (
 )
 from .future import BlockingOnLoop, Future
 from .names import NamedRef, NameTaken, NotRegistered
-from .ref import ActorRef, AskedItself, Request
+from .ref import ActorRef
+from .request import AskedItself, Request
 from .starting import AlreadyStarted
 from .system import ActorSystem, ForkedProcess
 from .thread_actor import ThreadActor

@@ -21,7 +21,8 @@ from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore, Monitor
 from .future import Future, refuse_on_loop
-from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, Bounded, Request
+from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, Bounded
+from .request import Request
 
 if TYPE_CHECKING:
     from .clock import Timer
@@ -114,19 +115,28 @@ class Actor(pykka.Actor):
             return cls.options(name=kwargs.pop("name")).start(*args, **kwargs)
         if cls.start_timeout is not None or not cls._starts_in_caller:
             return cls.options().start(*args, **kwargs)
-        actor = cls(*args, **kwargs)
-        ref = actor._actor_ref
+        try:
+            actor = cls(*args, **kwargs)
+            ref = actor._actor_ref
+        except BaseException as error:
+            failure = starting.fail_init(cls, error)
+            raise failure from failure.__cause__
         system = ref._system
         ref._started = system.clock.monotonic()
         system.scheduler.add_light(ref)
         system.actors[ref] = None
+        if system.closed:  # looked at after the entry, which closing looks for after the flag
+            raise starting.refuse_closed(ref)
         if cls.has_on_start:
             try:
                 ignored = starting.on_start(ref, actor) is Ignore
             except BaseException as error:
-                raise starting.fail_start(ref, error) from None
+                failure = starting.fail_start(ref, error)
+                raise failure from failure.__cause__
+            if ref._finished:
+                raise lifecycle.start_failed(ref, ref._reason)
             if ignored:
-                lifecycle.end(ref, NORMAL)
+                starting.ignore_start(ref)
                 return cast("ActorRef[Self]", Ignore)
         starting.open_mailbox(ref)
         return ref
@@ -151,9 +161,10 @@ class Actor(pykka.Actor):
         """Return something with `start` and `spawn` that starts this class with options.
 
         name: registered before `on_start` runs; if it is taken the start fails with
-        `already_started`. timeout: seconds for `on_start`. link: an actor to be linked with;
-        parent: the same, and its exit signal ends this actor even if it traps exits. system: the
-        actor system, else the current one.
+        `already_started`. timeout: seconds for `on_start`, after which the actor is killed and the
+        start fails with `timeout`. link: an actor to be linked with; parent: the same, and its exit
+        signal ends this actor even if it traps exits. system: the actor system, else the current
+        one.
         """
         return Starter(cls, name, timeout, link, parent, system)
 
@@ -169,8 +180,9 @@ class Actor(pykka.Actor):
             if starting.start_here(ref, self, future):
                 starting.open_mailbox(ref)
         else:
-            # Not started, hence not idle: the runner finds the item before any message.
-            ref._control = [*(ref._control or ()), (START, future)]
+            # Not started, hence not idle: the runner finds the item, which goes first of all.
+            ref._get_life().starting = future
+            ref._make_control().insert(0, (START, future))
             ref._put(ref)
 
     # -- inside the actor ------------------------------------------------------------------------
@@ -220,23 +232,25 @@ class Actor(pykka.Actor):
         """
         ref = self._actor_ref
         request = ref._serving
-        if request is None:
-            return Request()  # nobody waits: the reply goes nowhere
+        if request is None or request.done():
+            # A tell, or an asker that has given up: the reply goes nowhere.
+            request = Request()
+            request.message = None
+            return request
         ref._serving = None
-        life = ref._get_life()
-        if life.deferred is None:
-            life.deferred = {}
-        deferred = life.deferred
-        deferred[request] = None
-        request.add_done_callback(lambda _: deferred.pop(request, None))
+        runner.defer(ref, request)
         return request
 
     def continue_with(self, message: Any) -> None:
-        """Handle `message` next, before everything that is queued (CONT-1)."""
-        ref = self._actor_ref
-        if ref._control is None:
-            ref._control = []
-        ref._control.insert(0, (CONTINUE, message))
+        """Handle `message` next, before everything that is queued (CONT-1).
+
+        Several are handled in the order in which they were given.
+        """
+        control = self._actor_ref._make_control()
+        place = 0
+        while place < len(control) and control[place][0] == CONTINUE:
+            place += 1
+        control.insert(place, (CONTINUE, message))
 
     def send_after(self, seconds: float, message: Any) -> Timer:
         """Tell this actor `message` in `seconds`; the timer can be cancelled."""
@@ -340,49 +354,53 @@ class Starter(Generic[C]):
         token = starting_system.set(self._system) if self._system is not None else None
         try:
             actor = cls(*args, **kwargs)
+            ref = actor._actor_ref
         except BaseException as error:
-            future.fail(starting.start_failed(cls.__name__, lifecycle.reason_of(error)))
+            future.fail(starting.fail_init(cls, error))
             return future
         finally:
             if token is not None:
                 starting_system.reset(token)
-        ref = actor._actor_ref
         system = ref._system
-        if system.closed:
-            future.fail(StartFailed(f"{system} is closed: it starts no actors", reason="noproc"))
-            return future
         ref._started = system.clock.monotonic()
         system.actors[ref] = None
-        bound = self._parent or self._link
-        if self._name is not None:
-            try:
-                owner = bonds.register(ref, self._name, system.names_table)
-            except RequestError as error:
-                failure: RequestError | None = error
-            else:
-                failure = starting.AlreadyStarted(self._name, owner) if owner is not None else None
-            if failure is not None:
-                lifecycle.end(ref, NORMAL)
-                future.fail(failure)
-                return future
-        if bound is not None:
-            if self._parent is not None:
-                ref._get_life().parent = self._parent
-            try:
-                bonds.link(ref, bound, traps=False)
-            except RequestError as error:
-                lifecycle.end(ref, NORMAL)
-                future.fail(starting.start_failed(ref, error.code))
-                return future
+        if system.closed:  # looked at after the entry, which closing looks for after the flag
+            future.fail(starting.refuse_closed(ref))
+            return future
+        failure = self._bind(ref)
+        if failure is not None:
+            lifecycle.end(ref, NORMAL, report=False)
+            future.fail(failure)
+            return future
         if self._timeout is not None and cls.has_on_start:
             self._limit(ref, future, self._timeout)
-        actor._launch(ref, future, blocking=blocking)
+        try:
+            actor._launch(ref, future, blocking=blocking)
+        except BaseException as error:  # no thread to be had, a loop that was closed meanwhile
+            future.fail(starting.fail_start(ref, error))
         return future
+
+    def _bind(self, ref: ActorRef[C]) -> StartFailed | None:
+        """Name and link an actor before it starts; returns why that cannot be."""
+        if self._name is not None:
+            owner = bonds.register(ref, self._name, ref._system.names_table)
+            if owner is not None:
+                return starting.AlreadyStarted(self._name, owner)
+        starters = [peer for peer in (self._parent, self._link) if peer is not None]
+        if starters:
+            life = ref._get_life()
+            life.parent, life.starters = self._parent, tuple(starters)
+            try:
+                for peer in starters:
+                    bonds.link(ref, peer, traps=False)
+            except RequestError as error:
+                return lifecycle.start_failed(ref, error.code)
+        return None
 
     def _limit(self, ref: ActorRef[Any], future: Future[Any], timeout: float) -> None:
         def late() -> None:
-            if future.fail(starting.start_failed(ref, "timeout")):
-                starting.unbind(ref)
+            if future.fail(lifecycle.start_failed(ref, "timeout")):
+                starting.unbind_starter(ref)
                 ref._system.scheduler.fence(ref)
 
         timer = ref.system.clock.call_later(timeout, late)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from asyncio import _get_running_loop
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from . import lifecycle
 from .actor import Actor
-from .async_runner import AsyncRef, start_eagerly
+from .async_runner import AsyncRef, start, unwrap
+from .exits import KILLED
 from .future import Future
-from .ref import Bounded
-from .starting import fail_start, finish_start, open_mailbox, start_here
+from .ref import KILL_NOW, Bounded
+from .starting import fail_start, finish_start, on_start, open_mailbox
 
 if TYPE_CHECKING:
     from .ref import ActorRef
@@ -43,29 +46,43 @@ class AsyncActor(Actor):
             future.complete(ref)
             return
         assert ref._home is not None
+        ref._get_life().starting = future
         ref._home.call(self._start_on_loop, ref, future)
 
     def _start_on_loop(self, ref: AsyncRef[Any], future: Future[Any]) -> None:
-        if not asyncio.iscoroutinefunction(self.on_start):
-            if start_here(ref, self, future):
-                open_mailbox(ref)
+        if ref._finished:
+            return  # ended before it could begin: its starter has been told
+        ref._stepping = True
+        try:
+            result = on_start(ref, self)
+            if result.__class__ is CoroutineType:
+                task = start(ref, result)
+                if not task.done():
+                    ref._task = task
+                    task.add_done_callback(functools.partial(self._started, ref, future))
+                    ref._attention()  # somebody may have ended it before there was a task
+                    return
+                result = task.result()
+        except BaseException as error:
+            future.fail(fail_start(ref, unwrap(error)))
             return
-        coroutine = self.on_start()
-        assert ref._loop is not None
-        task = start_eagerly(ref._loop, coroutine, ref.context())
-        if task.done():
-            self._started(ref, future, task)
-        else:
-            ref._task = task
-            task.add_done_callback(functools.partial(self._started, ref, future))
+        finally:
+            ref._stepping = False
+        if finish_start(ref, result, future):
+            open_mailbox(ref)
 
     def _started(self, ref: AsyncRef[Any], future: Future[Any], task: asyncio.Task[Any]) -> None:
         ref._task = None
+        interrupted, ref._interrupted = ref._interrupted, False
         try:
             result = task.result()
         except BaseException as error:
-            if not ref._finished:
-                future.fail(fail_start(ref, error))
+            doom = ref.doom() if interrupted else None
+            if doom is not None and isinstance(error, asyncio.CancelledError):
+                # Cancelled for what waits in the control lane; it has not started, so no hook runs.
+                lifecycle.end(ref, KILLED if doom[0] == KILL_NOW else doom[2])
+            else:
+                future.fail(fail_start(ref, unwrap(error)))
             return
         if finish_start(ref, result, future):
             open_mailbox(ref)

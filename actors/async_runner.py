@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
 import sys
 from asyncio import _get_running_loop
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +26,17 @@ from . import control, lifecycle, runner
 from .context import entered_system, running_actor
 from .control import END, RUN
 from .errors import RequestError
-from .exits import KILLED, Reply
-from .ref import KILL_NOW, SIGNAL, A, ActorRef, Request
+from .exits import KILLED, NORMAL, SHUTDOWN, Reply
+from .ref import KILL_NOW, SIGNAL, A, ActorRef
+from .request import Request
 
 if TYPE_CHECKING:
     from .system import ActorSystem
+
+logger = logging.getLogger("keepwell.actors")
+
+STOP_SECONDS: Final = 5.0
+"""How long a loop that is about to close waits for its actors to end."""
 
 MAX_DEPTH: Final = 8
 """How deep calls may run each other's actors in place before they go through the loop."""
@@ -42,14 +49,17 @@ class LoopRunner:
         self.loop = loop
         self.system = system
         self.depth = 0
+        self.guards = True
+        """Whether handlers must be kept from ending the loop: the system's own loop survives."""
         self._ready: list[AsyncRef[Any]] = []
         self._scheduled = False
+        self._sentinel: AsyncGenerator[None, None] | None = None
 
     def put(self, ref: AsyncRef[Any]) -> None:
         """Run `ref` soon; from any thread. The loop is woken once for all that come before."""
         self._ready.append(ref)
         scheduled, self._scheduled = self._scheduled, True
-        if scheduled:
+        if scheduled and not self.loop.is_closed():
             return
         if _get_running_loop() is self.loop:
             self.loop.call_soon(self._run)
@@ -57,10 +67,11 @@ class LoopRunner:
         try:
             self.loop.call_soon_threadsafe(self._run)
         except RuntimeError:  # the loop is closed: its actors can never run again
-            self._scheduled = False
-            for stranded in self._ready[:]:
-                self._ready.remove(stranded)
-                lifecycle.end(stranded, KILLED)
+            while self._ready:
+                try:
+                    lifecycle.end(self._ready.pop(), KILLED)
+                except IndexError:
+                    return
 
     def _run(self) -> None:
         self._scheduled = False
@@ -69,6 +80,37 @@ class LoopRunner:
         del ready[: len(batch)]
         for ref in batch:
             pump(ref)
+
+    def watch_closing(self) -> None:
+        """Stop this runner's actors when the loop, which runs here, is about to close.
+
+        An async generator that is left suspended is told then (`loop.shutdown_asyncgens`, which
+        `asyncio.run` calls). A loop that is just closed tells nobody: whoever sends to one of its
+        actors next finds it dead.
+        """
+        if self._sentinel is None and _get_running_loop() is self.loop:
+            self._sentinel = self._stop_at_closing()
+            try:
+                self._sentinel.__anext__().send(None)
+            except StopIteration:
+                pass  # it has come to its yield
+
+    async def _stop_at_closing(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    while left := self._actors():
+                        for stopping in [ref.stop(block=False, reason=SHUTDOWN) for ref in left]:
+                            await stopping
+            except TimeoutError:
+                for ref in self._actors():
+                    lifecycle.end(ref, KILLED)
+
+    def _actors(self) -> list[AsyncRef[Any]]:
+        refs = list(self.system.actors)
+        return [ref for ref in refs if isinstance(ref, AsyncRef) and ref._home is self]
 
     def call(self, function: Any, *args: Any) -> None:
         """Call `function(*args)` on the loop: now if this is its thread, else soon."""
@@ -81,7 +123,7 @@ class LoopRunner:
 class AsyncRef(ActorRef[A]):
     """The ref of an actor that lives on an event loop."""
 
-    __slots__ = ("_context", "_home", "_interrupted", "_loop", "_stepping", "_task")
+    __slots__ = ("_context", "_ending", "_home", "_interrupted", "_loop", "_stepping", "_task")
 
     def __init__(self, actor: Any, system: ActorSystem) -> None:
         super().__init__(actor, system)
@@ -90,6 +132,7 @@ class AsyncRef(ActorRef[A]):
         self._task: asyncio.Task[Any] | None = None
         self._context: contextvars.Context | None = None
         self._interrupted = False
+        self._ending = False  # its last hook runs
         self._stepping = False  # the actor's own code runs right now, on the loop's thread
 
     def _send(self, request: Request) -> None:
@@ -113,17 +156,16 @@ class AsyncRef(ActorRef[A]):
                         home.depth -= 1
                 else:
                     self._put(self)
+        elif self._loop is not None and self._loop.is_closed():
+            lifecycle.end(self, KILLED)  # a handler that was suspended there never goes on
         if self._closed:
             self._drain()
 
     def _in_handler(self) -> bool:
-        # A task that the handler has started may ask the actor: only the handler itself may not.
-        if self._stepping:
-            return True
-        task = self._task
-        if task is None or _get_running_loop() is None:
+        # A task or thread that the handler has started may ask: only the handler itself may not.
+        if _get_running_loop() is not self._loop or self._loop is None:
             return False
-        return asyncio.current_task() is task
+        return self._stepping or (self._task is not None and asyncio.current_task() is self._task)
 
     def _attention(self) -> None:
         home = self._home
@@ -134,18 +176,37 @@ class AsyncRef(ActorRef[A]):
                 lifecycle.end(self, KILLED)
 
     def _interrupt(self) -> None:
-        """Cancel a suspended handler if what waits in the control lane ends the actor anyway."""
+        """Cancel a suspended handler if what waits in the control lane ends the actor anyway.
+
+        The last hook is spared by all but a kill.
+        """
         task, actor = self._task, self._actor
         if task is None or actor is None or task.done():
             return
+        if self.doom() is not None:
+            self._interrupted = True
+            task.cancel()
+
+    def doom(self) -> tuple[Any, ...] | None:
+        """The item in the control lane that ends the actor without waiting for its handler."""
+        actor = self._actor
         for item in self._control or ():
-            fatal = item[0] == KILL_NOW or (
-                item[0] == SIGNAL and not actor.trap_exit and item[2] != "normal"
-            )
-            if fatal:
-                self._interrupted = True
-                task.cancel()
-                return
+            if item[0] == KILL_NOW:
+                return item
+            if item[0] == SIGNAL and not self._ending and actor is not None:
+                ignored = isinstance(item[2], str) and item[2] == NORMAL and item[1] is not self
+                if not actor.trap_exit and not ignored:
+                    return item
+        return None
+
+    def _abandon(self) -> bool:
+        task, home = self._task, self._home
+        if task is not None and home is not None:
+            try:
+                home.call(task.cancel)
+            except RuntimeError:
+                pass  # the loop is closed
+        return task is not None or self._stepping
 
     def context(self) -> contextvars.Context:
         """The context in which this actor's coroutines run."""
@@ -196,7 +257,6 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     try:
         left = budget
         while left > 0:
-            message: Any = None
             if ref._control or control.is_suspended(ref):
                 todo = control.attend(ref, actor)
                 if todo is None:
@@ -205,22 +265,27 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
                             return
                         continue
                 elif todo[0] == RUN:
-                    message = todo[1]
+                    left -= 1
+                    if not _handle(ref, actor, todo[1]):
+                        return
+                    continue
                 elif todo[0] == END:
                     _stop(ref, actor, todo[1], todo[2])
                     return
                 else:
                     continue
-            if message is None:
-                batch = ref._batch or runner.take(ref)
-                if not batch:
-                    if runner.go_idle(ref):
-                        return
-                    continue
-                message = batch.pop()
+            batch = ref._batch or runner.take(ref)
+            if not batch:
+                if runner.go_idle(ref):
+                    return
+                continue
             left -= 1
-            if not _handle(ref, actor, message):
+            if not _handle(ref, actor, batch.pop()):
                 return
+    except BaseException as error:
+        logger.exception("the loop met an error of its own while it ran %s", ref)
+        lifecycle.end(ref, error)  # nobody would run it again
+        return
     finally:
         ref._stepping = False
         running_actor.reset(token)
@@ -241,9 +306,7 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
         else:
             value = actor.on_receive(payload)
         if value.__class__ is CoroutineType:
-            loop = ref._loop
-            assert loop is not None
-            task = start_eagerly(loop, value, ref.context())
+            task = start(ref, value)
             if not task.done():
                 ref._task = task
                 task.add_done_callback(functools.partial(_completed, ref, message))
@@ -258,10 +321,39 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
     return not ref._finished
 
 
+def start(ref: AsyncRef[Any], coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Start a coroutine of the actor's, its first step now if the loop allows it."""
+    loop, home = ref._loop, ref._home
+    assert loop is not None and home is not None
+    return start_eagerly(loop, guard(coroutine) if home.guards else coroutine, ref.context())
+
+
+class Escaped(Exception):  # noqa: N818 - it carries an error
+    """Carries what asyncio would let out of its loop to where the actor's crash is dealt with."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def guard(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Keep SystemExit and KeyboardInterrupt of a handler from ending the loop (F45)."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Escaped(error) from None
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """Undo what `guard` did."""
+    return error.error if isinstance(error, Escaped) else error
+
+
 def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> None:
     """A handler that had suspended has ended: answer, and go on with the next message."""
     ref._task = None
     actor = ref._actor
+    interrupted, ref._interrupted = ref._interrupted, False
     error: BaseException | None
     try:
         value = task.result()
@@ -271,10 +363,10 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
     if actor is None:
         return  # fenced meanwhile
     if error is not None:
-        if ref._interrupted and isinstance(error, asyncio.CancelledError):
-            ref._interrupted = False  # it was cancelled for what waits in the control lane
-        elif not _failed(ref, actor, message, error):
-            return
+        # Cancelled for what waits in the control lane, which now says how the actor ends?
+        if not (interrupted and isinstance(error, asyncio.CancelledError)):
+            if not _failed_later(ref, actor, message, error):
+                return
     elif message.__class__ is Request:
         if ref._serving is message:
             message.complete(value)
@@ -282,20 +374,35 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
     pump(ref)
 
 
+def _failed_later(ref: AsyncRef[Any], actor: Any, message: Any, error: BaseException) -> bool:
+    """As `_failed`, outside of `pump`: the hook is the actor's own code too."""
+    token = running_actor.set(ref)
+    ref._stepping = True
+    try:
+        return _failed(ref, actor, message, error)
+    finally:
+        ref._stepping = False
+        running_actor.reset(token)
+
+
 def _failed(ref: AsyncRef[Any], actor: Any, message: Any, error: BaseException) -> bool:
     """Answer with an error, or crash; True if the actor lives."""
+    error = unwrap(error)
     if isinstance(error, (RequestError, Reply)):
         runner.refuse(message, error)
         ref._serving = None
-        return True
-    reason = lifecycle.reason_of(error)
+        return not ref._finished
+    if ref._finished:
+        return False  # it was fenced: what its abandoned handler does is nobody's any more
+    if message.__class__ is not Request:
+        ref._serving = None
     lifecycle.note_message(ref, message)
-    _run_hook(ref, actor, reason, error)
+    _run_hook(ref, actor, lifecycle.reason_of(error), error)
     return False
 
 
 def _stop(ref: AsyncRef[Any], actor: Any, reason: Any, hook: bool) -> None:
-    if hook:
+    if hook and not ref._finished:
         _run_hook(ref, actor, reason, None)
     else:
         lifecycle.finish(ref, reason)
@@ -306,24 +413,39 @@ def _run_hook(ref: AsyncRef[Any], actor: Any, reason: Any, error: BaseException 
     if lifecycle.was_killed(ref):
         lifecycle.end(ref, KILLED)
         return
+    ref._ending = True
     try:
         value = lifecycle.run_hook(actor, reason, error)
         if value.__class__ is CoroutineType:
-            loop = ref._loop
-            assert loop is not None
-            task = start_eagerly(loop, value, ref.context())
-            ref._task = task
-            task.add_done_callback(functools.partial(_hook_done, ref, reason))
-            return
+            task = start(ref, value)
+            if not task.done():
+                ref._task = task
+                task.add_done_callback(functools.partial(_hook_done, ref, reason, error))
+                return
+            task.result()
     except BaseException as late:
-        reason = lifecycle.reason_of(late)
-    lifecycle.finish(ref, reason)
+        reason, error = _hook_failed(ref, error, unwrap(late))
+    lifecycle.finish(ref, reason, error)
 
 
-def _hook_done(ref: AsyncRef[Any], reason: Any, task: asyncio.Task[Any]) -> None:
+def _hook_done(
+    ref: AsyncRef[Any], reason: Any, error: BaseException | None, task: asyncio.Task[Any]
+) -> None:
     ref._task = None
     try:
         task.result()
     except BaseException as late:
-        reason = KILLED if ref._interrupted else lifecycle.reason_of(late)
-    lifecycle.finish(ref, reason)
+        if ref._interrupted:
+            reason, error = KILLED, None
+        else:
+            reason, error = _hook_failed(ref, error, unwrap(late))
+    lifecycle.finish(ref, reason, error)
+
+
+def _hook_failed(
+    ref: AsyncRef[Any], error: BaseException | None, late: BaseException
+) -> tuple[Any, BaseException]:
+    """What a hook raises becomes the reason (SHUT-6); what it hides is logged."""
+    if error is not None:
+        lifecycle.log_unhandled(ref, error)
+    return lifecycle.reason_of(late), late

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pykka
 
@@ -10,6 +10,9 @@ from .errors import RequestError
 from .exits import NOPROC, Down, Monitor
 from .life import lock
 from .ref import DELIVER, SIGNAL, ActorRef
+
+Members: TypeAlias = dict[ActorRef[Any], int]
+"""The members of a group in order of joining, and how often each has joined."""
 
 
 class NoSuchActor(RequestError):
@@ -66,21 +69,27 @@ def unlink(ref: ActorRef[Any], peer: ActorRef[Any]) -> None:
             life = one._life
             if life is not None and life.links is not None:
                 life.links.pop(other, None)
-        for item in list(ref._control or ()):
-            if item[0] == SIGNAL and len(item) > 3 and item[1] is peer and ref._control:
-                ref._control.remove(item)
+    control = ref._control
+    for item in list(control or ()):
+        if item[0] == SIGNAL and len(item) > 3 and item[1] is peer and control is not None:
+            try:
+                control.remove(item)
+            except ValueError:
+                pass  # it was taken meanwhile
 
 
 def monitor(watcher: ActorRef[Any], ref: ActorRef[Any] | None, name: str | None = None) -> Monitor:
     """Watch `ref`; its Down goes to the watcher's control lane, at once if it is dead (MON-3)."""
     watch = Monitor(watcher, ref, name)
     if ref is not None:
-        life = ref._get_life()
+        mine, theirs = watcher._get_life(), ref._get_life()
         with lock:
-            if not ref._closed:
-                if life.monitors is None:
-                    life.monitors = {}
-                life.monitors[watch] = None
+            if not ref._closed and not watcher._closed:
+                if theirs.monitors is None:
+                    theirs.monitors = {}
+                if mine.watches is None:
+                    mine.watches = {}
+                theirs.monitors[watch] = mine.watches[watch] = None
                 return watch
     watcher._send_control(DELIVER, Down(watch, ref, name, NOPROC))
     return watch
@@ -89,12 +98,19 @@ def monitor(watcher: ActorRef[Any], ref: ActorRef[Any] | None, name: str | None 
 def demonitor(watch: Monitor) -> bool:
     """End a watch; no Down comes from it any more. False if it had ended."""
     active, watch.active = watch.active, False
-    if isinstance(watch.ref, ActorRef):
-        life = watch.ref._life
-        with lock:
-            if life is not None and life.monitors is not None:
-                life.monitors.pop(watch, None)
+    with lock:
+        forget_watch(watch)
     return active
+
+
+def forget_watch(watch: Monitor) -> None:
+    """Remove a watch from both its ends, under the lock."""
+    life = watch.watcher._life
+    if life is not None and life.watches is not None:
+        life.watches.pop(watch, None)
+    life = watch.ref._life if isinstance(watch.ref, ActorRef) else None
+    if life is not None and life.monitors is not None:
+        life.monitors.pop(watch, None)
 
 
 # -- names and groups --------------------------------------------------------------------------
@@ -125,33 +141,47 @@ def unregister(name: str, table: dict[str, Any]) -> bool:
     return ref is not None
 
 
-def join_group(ref: ActorRef[Any], group: str, table: dict[str, list[Any]]) -> None:
+def join_group(ref: ActorRef[Any], group: str, table: dict[str, Members]) -> None:
     """Add one membership of a living actor."""
     life = ref._get_life()
     with lock:
         if ref._closed:
             raise NoSuchActor(ref)
-        table.setdefault(group, []).append(ref)
+        refs = table.setdefault(group, {})
+        refs[ref] = refs.get(ref, 0) + 1
         if life.groups is None:
-            life.groups = {}
-        life.groups[group] = life.groups.get(group, 0) + 1
+            life.groups = set()
+        life.groups.add(group)
 
 
-def leave_group(ref: ActorRef[Any], group: str, table: dict[str, list[Any]]) -> bool:
+def leave_group(ref: ActorRef[Any], group: str, table: dict[str, Members]) -> bool:
     """Take one membership back; False if there is none."""
-    life = ref._life
     with lock:
-        if life is None or life.groups is None or not life.groups.get(group):
+        refs = table.get(group, {})
+        count = refs.get(ref, 0)
+        if not count:
             return False
-        life.groups[group] -= 1
-        remove_member(ref, group, table)
+        if count > 1:
+            refs[ref] = count - 1
+        else:
+            leave_wholly(ref, group, table)
+            groups = ref._get_life().groups
+            if groups is not None:
+                groups.discard(group)
     return True
 
 
-def remove_member(ref: ActorRef[Any], group: str, table: dict[str, list[Any]]) -> None:
-    members = table[group]
-    members.remove(ref)
-    if not members:
+def members(group: str, table: dict[str, Members]) -> list[ActorRef[Any]]:
+    """Return the members, each as often as it has joined."""
+    with lock:
+        return [ref for ref, count in table.get(group, {}).items() for _ in range(count)]
+
+
+def leave_wholly(ref: ActorRef[Any], group: str, table: dict[str, Members]) -> None:
+    """Take all memberships in one group back, under the lock."""
+    refs = table[group]
+    del refs[ref]
+    if not refs:
         del table[group]
 
 

@@ -72,7 +72,7 @@ def attend(ref: ActorRef[Any], actor: Any) -> tuple[Any, ...] | None:
     elif kind == GET_STATE:
         try:
             state = actor.get_state()
-        except Exception as error:
+        except BaseException as error:
             item[1].fail(error)
         else:
             item[1].complete(state)
@@ -84,10 +84,11 @@ def _next_item(ref: ActorRef[Any]) -> tuple[Any, ...] | None:
     if not control:
         return None
     life = ref._life
-    if life is None or not life.suspended:
-        return control.pop(0)
-    index = _first_served_suspended(ref, control)
-    return None if index is None else control.pop(index)
+    index = 0 if life is None or not life.suspended else _first_served_suspended(ref, control)
+    try:
+        return None if index is None else control.pop(index)
+    except IndexError:
+        return None  # the actor was fenced, and its lane drained
 
 
 def _first_served_suspended(ref: ActorRef[Any], control: list[tuple[Any, ...]]) -> int | None:
@@ -142,14 +143,14 @@ def _signal(ref: ActorRef[Any], actor: Any, sender: Any, reason: ExitReason) -> 
 def _idle(ref: ActorRef[Any], item: tuple[Any, ...]) -> tuple[Any, ...]:
     life = ref._get_life()
     if item[0] == IDLE:
-        if life.idle_timer is item[1] and ref._handled == item[2] and not ref.mailbox_size:
-            life.idle_timer = None
+        if life.idle_number == item[1] and ref._handled == item[2] and not ref.mailbox_size:
             return (RUN, life.idle_message)
         return (GO_ON,)
+    if life.idle_timer is not None:
+        life.idle_timer.cancel()
+    life.idle_number += 1
     if not ref.mailbox_size and life.idle_seconds is not None:
-        token = object()
-        life.idle_timer = token
-        ref._system.clock.call_later(
-            life.idle_seconds, ref._send_control, IDLE, token, ref._handled
+        life.idle_timer = ref._system.clock.call_later(
+            life.idle_seconds, ref._send_control, IDLE, life.idle_number, ref._handled
         )
     return (GO_ON,)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pykka
 
+from .exits import describe
+
 if TYPE_CHECKING:
     from .exits import ExitReason
 
@@ -47,7 +49,7 @@ class ActorDied(KeepwellError, pykka.ActorDeadError):
     """The actor ended before it replied (`reason`), or was dead before it was asked (`noproc`)."""
 
     def __init__(self, message: str = "", *, reason: ExitReason = "noproc") -> None:
-        super().__init__(message or f"the actor died: {reason!r}")
+        super().__init__(message or f"the actor died: {describe(reason)}")
         self.reason = reason
         if isinstance(reason, BaseException):
             self.__cause__ = reason
@@ -57,7 +59,7 @@ class StartFailed(KeepwellError):
     """An actor did not start; `reason` is the exit reason, an exception is also the cause."""
 
     def __init__(self, message: str = "", *, reason: ExitReason = "normal") -> None:
-        super().__init__(message or f"the actor did not start: {reason!r}")
+        super().__init__(message or f"the actor did not start: {describe(reason)}")
         self.reason = reason
         if isinstance(reason, BaseException):
             self.__cause__ = reason

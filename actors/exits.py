@@ -37,6 +37,14 @@ def is_orderly(reason: ExitReason) -> bool:
     return reason in (NORMAL, SHUTDOWN) if isinstance(reason, str) else isinstance(reason, Shutdown)
 
 
+def describe(reason: ExitReason) -> str:
+    """Return `repr(reason)`; never raises, whatever object the reason is."""
+    try:
+        return repr(reason)
+    except Exception as error:
+        return f"<{type(reason).__name__}, whose repr raises {type(error).__name__}>"
+
+
 class ExitActor(Exception):
     """Raise it in a hook or handler to end this actor; peers see `reason` itself."""
 

@@ -26,7 +26,7 @@ def leave(group: str, ref: ActorRef[Any]) -> None:
 
 def members(group: str, *, system: ActorSystem | None = None) -> list[ActorRef[Any]]:
     """Return the members in order of joining, each as often as it joined; empty if unknown."""
-    return list((system or current_system()).groups_table.get(group, ()))
+    return bonds.members(group, (system or current_system()).groups_table)
 
 
 def groups(*, system: ActorSystem | None = None) -> list[str]:

@@ -11,7 +11,9 @@ from .exits import NOPROC, ExitReason, Monitor
 from .future import Future
 
 if TYPE_CHECKING:
-    from .ref import ActorRef, Request
+    from .clock import Timer
+    from .ref import ActorRef
+    from .request import Request
 
 lock = threading.Lock()
 """Guards links, monitors, names and groups of all actors.
@@ -19,7 +21,7 @@ lock = threading.Lock()
 Held for a few statements only; nothing is sent and no user code runs under it.
 """
 
-_made_lock = threading.Lock()
+making = threading.Lock()
 
 
 class Life:
@@ -27,20 +29,27 @@ class Life:
 
     __slots__ = (
         "__weakref__", "batch", "child_id", "deferred", "end_futures", "exit_callbacks", "groups",
-        "idle_message", "idle_seconds", "idle_timer", "last_message", "links", "monitors", "name",
-        "parent", "stop_futures", "stopped", "suspended", "urn",
+        "idle_message", "idle_number", "idle_seconds", "idle_timer", "last_message", "links",
+        "monitors", "name", "parent", "starters", "starting", "stop_futures", "stopped",
+        "suspended", "urn", "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.groups: dict[str, int] | None = None
+        self.groups: set[str] | None = None
         self.links: dict[ActorRef[Any], None] | None = None
+        # Monitors of this actor, and those that it has itself set on others.
         self.monitors: dict[Monitor, None] | None = None
+        self.watches: dict[Monitor, None] | None = None
         self.parent: ActorRef[Any] | None = None
         # What its supervisor calls it: an item of its path.
         self.child_id: Any = None
         self.exit_callbacks: list[Callable[[ExitReason], object]] | None = None
-        self.stop_futures: list[Any] | None = None
+        self.stop_futures: list[Future[bool]] | None = None
+        # Who waits for `on_start`, while it runs elsewhere than in the starter's thread.
+        self.starting: Future[Any] | None = None
+        # Who was linked with it by its start, and learns of a failure from there.
+        self.starters: tuple[ActorRef[Any], ...] = ()
         # Who waits for the end; a tuple once everything of it is over.
         self.end_futures: list[Future[ExitReason]] | tuple[()] | None = None
         # Requests that the actor has taken and will answer later, and those of a running batch.
@@ -49,7 +58,8 @@ class Life:
         self.suspended = False
         self.idle_seconds: float | None = None
         self.idle_message: Any = None
-        self.idle_timer: Any = None
+        self.idle_timer: Timer | None = None
+        self.idle_number = 0
         self.last_message: str | None = None
         self.urn: str | None = None
         self.stopped: threading.Event | None = None
@@ -58,7 +68,7 @@ class Life:
         """The actor's urn, made now if nobody has asked before."""
         urn = self.urn
         if urn is None:
-            with _made_lock:
+            with making:
                 urn = self.urn
                 if urn is None:
                     urn = self.urn = uuid.uuid4().urn
@@ -66,7 +76,7 @@ class Life:
 
     def get_stopped(self, ref: ActorRef[Any]) -> threading.Event:
         """An event that is set once the actor has ended."""
-        with _made_lock:
+        with making:
             if self.stopped is None:
                 self.stopped = threading.Event()
         if ref._closed:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-import traceback
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import telemetry
-from .bonds import remove_member
-from .errors import ActorDied
-from .exits import KILLED, NOPROC, Down, ExitActor, ExitReason, Monitor, is_orderly
+from . import bonds, telemetry
+from .errors import StartFailed
+from .exits import KILLED, Down, ExitActor, ExitReason, Monitor, describe, is_orderly
 from .life import Life, lock
-from .ref import DELIVER, KILL_NOW, SIGNAL, ActorRef, Request
+from .ref import DELIVER, KILL_NOW, SIGNAL, ActorRef
+from .request import Request
 
 logger = logging.getLogger("keepwell.actors")
 
@@ -42,74 +43,66 @@ def was_killed(ref: ActorRef[Any]) -> bool:
     return any(item[0] == KILL_NOW for item in list(ref._control or ()))
 
 
-def finish(ref: ActorRef[Any], reason: ExitReason) -> None:
+def finish(ref: ActorRef[Any], reason: ExitReason, error: BaseException | None = None) -> None:
     """End an actor whose last hook has returned; a kill meanwhile is the reason then (SHUT-3)."""
-    end(ref, KILLED if was_killed(ref) else reason)
+    end(ref, KILLED if was_killed(ref) else reason, error=error)
 
 
-def end(ref: ActorRef[Any], reason: ExitReason, *, report: bool = True) -> bool:
+def end(
+    ref: ActorRef[Any],
+    reason: ExitReason,
+    *,
+    error: BaseException | None = None,
+    report: bool = True,
+) -> bool:
     """End an actor, once: close its mailbox, free what it held, tell who is bound to it.
 
     The order is OTP's: owned resources go first, then names and groups, then links and monitors
     hear of it. Runs in the thread that ran the actor, or in a killer's (fencing). False if it had
-    ended. Without `report` whoever calls tells of it: an actor that did not start has a starter.
+    ended. `error` is what its own code raised, if that is why it ends. Without `report` whoever
+    calls tells of it.
     """
     finished, ref._finished = ref._finished, True
     if finished:
+        if ref._life is not None:
+            _answer_stops(ref._life)  # one that its runner took up while another ended it
         return False
-    system = ref._system
     life = ref._life
-    links: list[ActorRef[Any]] = []
-    monitors: list[Monitor] = []
-    callbacks: list[Callable[[ExitReason], object]] = []
     if life is None:
         ref._reason = reason
         ref._closed = True
         life = ref._life  # somebody may have made it before we closed
     if life is not None:
-        callbacks = _take_callbacks(ref, life, reason)
-        for callback in callbacks:
+        for callback in _close(ref, life, reason):
             try:
                 callback(reason)
-            except Exception:
+            except BaseException:
                 logger.exception("an exit callback of %s failed", ref)
-        with lock:
-            links = list(life.links or ())
-            for peer in links:
-                if peer._life is not None and peer._life.links is not None:
-                    peer._life.links.pop(ref, None)
-            life.links = None
-            monitors = list(life.monitors or ())
-            life.monitors = None
-            if life.name is not None and system.names_table.get(life.name) is ref:
-                del system.names_table[life.name]
-            for group, count in (life.groups or {}).items():
-                for _ in range(count):
-                    remove_member(ref, group, system.groups_table)
-            life.groups = None
-    system.actors.pop(ref, None)
+    links, monitors = _unbind(ref, life) if life is not None else ((), ())
+    ref._system.actors.pop(ref, None)
     serving, ref._serving = ref._serving, None
     if serving is not None:
-        serving.fail(_died(ref, reason))
+        serving.fail(ref._died())
     if life is not None:
         for request in (*(life.batch or ()), *(life.deferred or ())):
-            request.fail(_died(ref, reason))
+            request.fail(ref._died())
         life.batch = life.deferred = None
+        if life.idle_timer is not None:
+            life.idle_timer.cancel()
+        if life.starting is not None:
+            life.starting.fail(start_failed(ref, reason))
     if report:
-        _report(ref, reason, serving)
+        _report(ref, reason, error, serving)
     ref._drain()
     actor, ref._actor = ref._actor, None
-    if actor is not None and isinstance(reason, BaseException):
-        # Frames that are done keep their lines for the report, but not what their locals hold.
-        traceback.clear_frames(reason.__traceback__)
+    if error is not None:
+        _forget_locals(error, actor)
     for peer in links:
         peer._send_control(SIGNAL, ref, reason, True)
     for watch in monitors:
         watch.watcher._send_control(DELIVER, Down(watch, ref, watch.name, reason))
     if life is not None:
-        for future in life.stop_futures or ():
-            future.complete(True)
-        life.stop_futures = None
+        _answer_stops(life)
         if life.stopped is not None:
             life.stopped.set()
         with lock:
@@ -119,9 +112,15 @@ def end(ref: ActorRef[Any], reason: ExitReason, *, report: bool = True) -> bool:
     return True
 
 
-def _take_callbacks(
+def start_failed(what: object, reason: ExitReason) -> StartFailed:
+    """The error of a start that failed for `reason`."""
+    return StartFailed(f"{what} did not start: {describe(reason)}", reason=reason)
+
+
+def _close(
     ref: ActorRef[Any], life: Life, reason: ExitReason
 ) -> list[Callable[[ExitReason], object]]:
+    """Close the mailbox and return the exit callbacks, so that none is added later and missed."""
     with lock:
         ref._reason = reason
         ref._closed = True
@@ -130,24 +129,89 @@ def _take_callbacks(
     return callbacks
 
 
-def _died(ref: ActorRef[Any], reason: ExitReason) -> ActorDied:
-    return ActorDied(f"{ref} ended before it replied: {reason!r}", reason=reason)
+def _unbind(
+    ref: ActorRef[Any], life: Life
+) -> tuple[Sequence[ActorRef[Any]], Sequence[Monitor]]:
+    """Free name and groups, cut links and monitors; returns who was linked and who watched."""
+    system = ref._system
+    with lock:
+        links = tuple(life.links or ())
+        for peer in links:
+            if peer._life is not None and peer._life.links is not None:
+                peer._life.links.pop(ref, None)
+        life.links = None
+        monitors = tuple(life.monitors or ())
+        for watch in (*monitors, *(life.watches or ())):
+            bonds.forget_watch(watch)
+        if life.name is not None and system.names_table.get(life.name) is ref:
+            del system.names_table[life.name]
+        for group in life.groups or ():
+            bonds.leave_wholly(ref, group, system.groups_table)
+        life.groups = None
+    return links, monitors
 
 
-def _report(ref: ActorRef[Any], reason: ExitReason, serving: Request | None) -> None:
-    """One report per crash: who, why, and the type of what it was handling, never its content."""
-    if is_orderly(reason) or reason in (KILLED, NOPROC):
+def _answer_stops(life: Life) -> None:
+    waiting = life.stop_futures
+    while waiting:
+        try:
+            waiting.pop().complete(True)
+        except IndexError:
+            return
+
+
+def _forget_locals(error: BaseException, actor: Any) -> None:
+    """Empty the frames that `error` came through: they hold the actor, its messages, the error.
+
+    Their lines stay for reports. Coroutines are spared, all but the handler itself: an error that
+    was handed on may have come through one that caught it and still runs, and clearing a suspended
+    frame ends it (Python 3.13 refuses).
+    """
+    handler = getattr(getattr(actor, "on_receive", None), "__code__", None)
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        may_live = frame.f_code.co_flags & _CAN_BE_SUSPENDED and sys.version_info < (3, 13)
+        if not may_live or frame.f_code is handler:
+            try:
+                frame.clear()
+            except RuntimeError:
+                pass  # it runs
+        if may_live:
+            handler = None
+        traceback = traceback.tb_next
+
+
+_CAN_BE_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def log_unhandled(ref: ActorRef[Any], error: BaseException) -> None:
+    """Log what an actor's own code has raised, in pykka's words."""
+    logger.error("Unhandled exception in %s:", ref, exc_info=error)
+
+
+def _report(
+    ref: ActorRef[Any], reason: ExitReason, error: BaseException | None, serving: Request | None
+) -> None:
+    """One report an end: who, why, and the type of what it was handling, never its content (F56).
+
+    What the actor's own code raised is logged in pykka's words, with the rest in a note.
+    """
+    if is_orderly(reason) or (isinstance(reason, str) and reason == KILLED):
         if telemetry.enabled("keepwell.actor.ended"):
-            telemetry.emit("keepwell.actor.ended", ref=ref, reason=reason)
+            telemetry.emit("keepwell.actor.ended", ref=ref, path=ref.path, reason=reason)
         return
     life = ref._life
     message = type(serving.message).__name__ if serving else life.last_message if life else None
-    error = reason if isinstance(reason, BaseException) else None
-    logger.error(
-        "%s crashed%s: %r",
-        ref,
-        f" handling a {message}" if message else "",
-        reason,
-        exc_info=error,
+    handling = f" while it handled a {message}" if message else ""
+    if error is not None and error is reason:
+        error.add_note(f"{ref} crashed{handling}")
+        log_unhandled(ref, error)
+    else:
+        logger.error(
+            "%s ended%s: %s", ref, handling, describe(reason),
+            exc_info=reason if isinstance(reason, BaseException) else error,
+        )  # fmt: skip
+    telemetry.emit(
+        "keepwell.actor.crashed", ref=ref, path=ref.path, reason=reason, message_type=message
     )
-    telemetry.emit("keepwell.actor.crashed", ref=ref, reason=reason, message_type=message)

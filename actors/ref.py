@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, overload
 
@@ -26,12 +27,14 @@ import pykka
 
 from . import telemetry
 from .context import running_actor
-from .errors import ActorDied, KeepwellError, MailboxFull
-from .exits import KILL, NOPROC, ExitReason
+from .errors import ActorDied, MailboxFull
+from .exits import KILL, NOPROC, ExitReason, describe
 from .future import Future, refuse_on_loop
+from .inbox import Inbox
+from .request import AskedItself as AskedItself
+from .request import Request as Request
 
 if TYPE_CHECKING:
-
     from .life import Life
     from .system import ActorSystem
 
@@ -45,37 +48,6 @@ CALL_TIMEOUT: Final = 5.0
 """Seconds that `call` waits by default, as gen_server:call does."""
 
 logger = logging.getLogger("keepwell.actors")
-
-
-class Request(Future[Any]):
-    """A message whose sender waits for the reply: in the mailbox, and for the sender its future.
-
-    Also the handle that `Actor.defer` gives, and what `on_batch` gets.
-    """
-
-    __slots__ = ("message",)
-
-    message: Any
-
-    def reply(self, value: Any = None) -> bool:
-        """Answer; False if it was answered before or the asker has given up (then dropped)."""
-        return self.complete(value)
-
-    def __repr__(self) -> str:
-        return f"<Request {type(self.message).__name__}>"
-
-
-class AskedItself(KeepwellError, RuntimeError):
-    """An actor waits for an answer that only it could give, which would never come (CALL-5).
-
-    No RequestError: uncaught, it is a crash of that actor.
-    """
-
-    def __init__(self, ref: object) -> None:
-        super().__init__(
-            f"{ref} asked itself and would wait for ever: call the method directly, "
-            "or tell() and handle the answer later"
-        )
 
 
 class ActorRef(pykka.ActorRef[A]):
@@ -135,14 +107,17 @@ class ActorRef(pykka.ActorRef[A]):
 
         Raises what the actor answers with; ActorDied if it ends before it answers, or is dead;
         CallTimeout after `timeout` seconds (None: waits for ever); AskedItself; BlockingOnLoop on
-        an event-loop thread. With `block=False` returns the future, without a time limit.
+        an event-loop thread. With `block=False` returns the future, without a time limit; an actor
+        may leave itself a request so, but AskedItself is raised if its handler waits for it.
         """
         if block:
             refuse_on_loop("ask()", "await ref.call(message) instead")
-        if running_actor.get() is self and self._in_handler():
-            raise AskedItself(self)
         request = Request()
         request.message = message
+        if running_actor.get() is self and self._in_handler():
+            if block:
+                raise AskedItself(self)
+            request._guard = self._refuse_own_wait
         self._send(request)
         return request.get(timeout=timeout) if block else request
 
@@ -176,21 +151,28 @@ class ActorRef(pykka.ActorRef[A]):
             self._drain()
 
     def _in_handler(self) -> bool:
-        return True  # the context says that this actor runs, and a sync handler is all it can run
+        # Asked when the context says that this actor runs. A coroutine has inherited the context:
+        # handlers of this kind do not run on a loop.
+        return _get_running_loop() is None
+
+    def _refuse_own_wait(self) -> None:
+        if running_actor.get() is self and self._in_handler():
+            raise AskedItself(self)
 
     # -- the control lane ------------------------------------------------------------------------
 
     def _send_control(self, *item: Any) -> bool:
         """Put an item into the control lane; False if the actor has ended."""
         if self._closed:
+            self._system.check_process()
             return False
         control = self._control
         if control is None:
-            with _creating:
-                control = self._control
-                if control is None:
-                    control = self._control = []
-        control.append(item)
+            control = self._make_control()
+        if item[0] == KILL_NOW:
+            control.insert(0, item)
+        else:
+            control.append(item)
         idle, self._idle = self._idle, False
         if idle:
             self._put(self)
@@ -200,8 +182,18 @@ class ActorRef(pykka.ActorRef[A]):
             self._drain()
         return True
 
+    def _make_control(self) -> list[tuple[Any, ...]]:
+        with making:
+            if self._control is None:
+                self._control = []
+            return self._control
+
     def _attention(self) -> None:
         """Called when an item was put into the control lane of an actor that is running."""
+
+    def _abandon(self) -> bool:
+        """Called when a running actor was ended by force; True if its thread is left behind."""
+        return True
 
     @overload
     def stop(
@@ -231,9 +223,11 @@ class ActorRef(pykka.ActorRef[A]):
         """
         if block and not self._closed:
             refuse_on_loop("stop()", "await ref.stop(block=False) instead")
-            if running_actor.get() is self and self._in_handler():
-                raise AskedItself(self)
         future: Future[bool] = Future()
+        if running_actor.get() is self and self._in_handler():
+            if block and not self._closed:
+                raise AskedItself(self)
+            future._guard = self._refuse_own_wait
         if not self._system.scheduler.stop_idle(self, reason, future) and not self._send_control(
             STOP, reason, future
         ):
@@ -376,7 +370,11 @@ class ActorRef(pykka.ActorRef[A]):
 
     def _noproc(self) -> ActorDied:
         self._system.check_process()
-        return ActorDied(f"{self} is dead", reason=NOPROC)
+        return ActorDied(f"{self} not found", reason=NOPROC)  # pykka's words
+
+    def _died(self) -> ActorDied:
+        reason = self._reason
+        return ActorDied(f"{self} ended before it replied: {describe(reason)}", reason=reason)
 
     def _dead_letter(self, message: Any) -> None:
         system = self._system
@@ -388,6 +386,13 @@ class ActorRef(pykka.ActorRef[A]):
                 ref=self, message_type=type(message).__name__, sender=running_actor.get(),
             )  # fmt: skip
 
+    def unanswered(self) -> list[Request]:
+        """The requests that wait for this actor's answer, in no particular order."""
+        life = self._life
+        taken = (*(life.batch or ()), *(life.deferred or ())) if life is not None else ()
+        waiting = (*self._queue, *self._batch, self._serving, *taken)
+        return [request for request in waiting if isinstance(request, Request)]
+
     def _drain(self) -> None:
         """Fail what is left in a closed mailbox. Any number of threads may do so at once."""
         for queue in (self._batch, self._queue):
@@ -397,8 +402,7 @@ class ActorRef(pykka.ActorRef[A]):
                 except IndexError:
                     break
                 if message.__class__ is Request:
-                    reason = self._reason
-                    message.fail(ActorDied(f"{self} ended: {reason!r}", reason=reason))
+                    message.fail(self._died())
                 else:
                     self._dead_letter(message)
         control = self._control
@@ -411,7 +415,7 @@ class ActorRef(pykka.ActorRef[A]):
                 if item[2] is not None:
                     item[2].complete(True)
             elif item[-1].__class__ is Future:
-                item[-1].fail(ActorDied(f"{self} ended", reason=self._reason))
+                item[-1].fail(self._died())
 
 
 class Bounded(ActorRef[A]):
@@ -421,64 +425,39 @@ class Bounded(ActorRef[A]):
 
     def tell(self, message: Any) -> None:
         """Send as `ActorRef.tell`; raises MailboxFull if `max_mailbox` messages wait."""
-        self._check_room()
-        super().tell(message)
+        if self._closed:
+            self._dead_letter(message)
+        else:
+            self._put_in(message)
 
     def _send(self, request: Request) -> None:
+        if self._closed:
+            request.fail(self._noproc())
+            return
         try:
-            self._check_room()
+            self._put_in(request)
         except MailboxFull as full:
             request.fail(full)
-        else:
-            super()._send(request)
 
-    def _check_room(self) -> None:
+    def _put_in(self, message: Any) -> None:
         capacity: int = cast("Any", self.actor_class).max_mailbox
-        if len(self._queue) + len(self._batch) >= capacity and not self._closed:
-            raise MailboxFull(str(self), capacity)
-
-
-class Inbox:
-    """pykka's inbox protocol over a ref's mailbox."""
-
-    __slots__ = ("_ref",)
-
-    def __init__(self, ref: ActorRef[Any]) -> None:
-        self._ref = ref
-
-    def put(self, envelope: Any, /) -> None:
-        """Send an envelope of pykka's."""
-        reply_to = envelope.reply_to
-        if reply_to is None:
-            self._ref.tell(envelope.message)
-            return
-        request = Request()
-        request.message = envelope.message
-
-        def forward(done: Future[Any]) -> None:
-            error = done.error()
-            if error is None:
-                reply_to.set(done.get())
-            else:
-                reply_to.set_exception((type(error), error, error.__traceback__))
-
-        request.add_done_callback(forward)
-        self._ref._send(request)
-
-    def empty(self) -> bool:
-        """Whether no message waits."""
-        return self._ref.mailbox_size == 0
-
-    def get(self) -> Any:
-        """Not for keepwell's actors: their scheduler takes the messages."""
-        raise NotImplementedError("the mailbox is read by the actor's scheduler only")
+        with counting:  # or several senders would each take the last place
+            if len(self._queue) + len(self._batch) >= capacity:
+                raise MailboxFull(str(self), capacity)
+            self._queue.append(message)
+        idle, self._idle = self._idle, False
+        if idle:
+            self._put(self)
+        if self._closed:
+            self._drain()
 
 
 # Kinds of control items; what follows them in the tuple stands in `control.attend`.
 STOP, SIGNAL, KILL_NOW, DELIVER, CONTINUE, START = range(6)
 SUSPEND, RESUME, GET_STATE, STATISTICS, IDLE_ARM, IDLE = range(6, 12)
 
-_creating = threading.Lock()
+making = threading.Lock()
+counting = threading.Lock()
 
 
 def _never(_ref: Any) -> None:
@@ -489,7 +468,7 @@ def new_life(ref: ActorRef[Any]) -> Life:
     """Give `ref` its Life, the rarely needed part of an actor's state; at most one is made."""
     from .life import Life
 
-    with _creating:
+    with making:
         life = ref._life
         if life is None:
             life = ref._life = Life()  # noqa: SLF001

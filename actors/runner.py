@@ -16,7 +16,8 @@ from .context import running_actor
 from .control import BEGIN, END, RUN
 from .errors import RequestError
 from .exits import Reply
-from .ref import ActorRef, Request
+from .ref import ActorRef
+from .request import Request
 
 BUDGET: Final = 300
 """Messages that one actor may handle before others get their turn."""
@@ -39,8 +40,10 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
     left = budget
     message: Any = None
     while left > 0:
-        if (ref._control or control.is_suspended(ref)) and not _attend(ref, actor):
-            return False
+        if ref._control or control.is_suspended(ref):
+            left = _attend(ref, actor, left)
+            if left <= 0:
+                return left == 0
         batch = ref._batch
         if not batch:
             batch = take(ref)
@@ -49,6 +52,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
                     return False
                 continue
         if batches:
+            left -= len(batch)
             if not _run_batch(ref, actor):
                 return False
             continue
@@ -90,13 +94,11 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
 def take(ref: ActorRef[Any]) -> list[Any]:
     """Move everything from the queue into the batch (newest first) and return the batch."""
     queue = ref._queue
-    batch = queue[:]
-    count = len(batch)
-    if count:
-        del queue[:count]
-        if count > 1:
-            batch.reverse()
-        ref._batch = batch
+    # One statement, hence one step for all who count what waits: they miss nothing.
+    ref._batch, queue[:] = queue[:], ()
+    batch = ref._batch
+    if len(batch) > 1:
+        batch.reverse()
     return batch
 
 
@@ -126,7 +128,10 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
     try:
         for message in waiting:
             if message.__class__ is Request:
-                requests.append(message)
+                if message.message.__class__ in SPECIAL:
+                    _answer_special(ref, actor, message)
+                else:
+                    requests.append(message)
             elif message.__class__ in SPECIAL:
                 actor._handle_receive(message)
             else:
@@ -138,21 +143,48 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
         ref._handled += len(waiting)
         crash(ref, actor, error, message)
         return False
+    for request in requests:
+        if not request.done():
+            defer(ref, request)
     life.batch = None
     ref._handled += len(waiting)
     return not ref._finished
 
 
-def _attend(ref: ActorRef[Any], actor: Any) -> bool:
-    """Work off the control lane; False if the actor has ended, or is suspended and given up."""
-    while True:
+def _answer_special(ref: ActorRef[Any], actor: Any, request: Request) -> None:
+    """Serve one of pykka's own requests to an actor that takes batches."""
+    ref._serving = request
+    try:
+        request.complete(actor._handle_receive(request.message))
+    except (RequestError, Reply) as error:
+        refuse(request, error)
+    ref._serving = None
+
+
+def defer(ref: ActorRef[Any], request: Request) -> None:
+    """Keep a request that is answered later, so that it fails if the actor ends before."""
+    life = ref._get_life()
+    if life.deferred is None:
+        life.deferred = {}
+    deferred = life.deferred
+    deferred[request] = None
+    request.add_done_callback(lambda _: deferred.pop(request, None))
+
+
+def _attend(ref: ActorRef[Any], actor: Any, left: int) -> int:
+    """Work off the control lane; returns how many messages may still be handled.
+
+    Below zero: the actor has ended, or is suspended and was given up.
+    """
+    while left > 0:
         todo = control.attend(ref, actor)
         if todo is None:
             if not control.is_suspended(ref):
-                return True
+                return left
             if go_idle(ref):
-                return False
+                return -1
         elif todo[0] == RUN:
+            left -= 1
             ref._handled += 1
             try:
                 actor._handle_receive(todo[1])
@@ -160,32 +192,39 @@ def _attend(ref: ActorRef[Any], actor: Any) -> bool:
                 pass
             except BaseException as error:
                 crash(ref, actor, error, todo[1])
-                return False
+                return -1
         elif todo[0] == BEGIN:
             if not starting.start_here(ref, actor, todo[1]):
-                return False
+                return -1
         elif todo[0] == END:
             stop(ref, actor, todo[1], hook=todo[2])
-            return False
+            return -1
+    return 0
 
 
 def stop(ref: ActorRef[Any], actor: Any, reason: Any, *, hook: bool) -> None:
     """End the actor orderly; what its hook, if it is to run, raises is the reason (SHUT-6)."""
-    if hook and not lifecycle.was_killed(ref):
+    failed = None
+    if hook and not ref._finished and not lifecycle.was_killed(ref):
         try:
             lifecycle.run_hook(actor, reason, None)
         except BaseException as error:
-            reason = lifecycle.reason_of(error)
-    lifecycle.finish(ref, reason)
+            reason, failed = lifecycle.reason_of(error), error
+    lifecycle.finish(ref, reason, failed)
 
 
 def crash(ref: ActorRef[Any], actor: Any, error: BaseException, message: Any) -> None:
     """End the actor because `error` was raised while it handled `message`."""
+    if ref._finished:
+        return  # it was fenced: what its abandoned handler does is nobody's any more
+    if message.__class__ is not Request:
+        ref._serving = None  # an earlier request, answered
     reason = lifecycle.reason_of(error)
     lifecycle.note_message(ref, message)
     if not lifecycle.was_killed(ref):
         try:
             lifecycle.run_hook(actor, reason, error)
         except BaseException as late:
-            reason = lifecycle.reason_of(late)
-    lifecycle.finish(ref, reason)
+            lifecycle.log_unhandled(ref, error)
+            reason, error = lifecycle.reason_of(late), late
+    lifecycle.finish(ref, reason, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from abc import ABC, abstractmethod
 from asyncio import _get_running_loop
@@ -10,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import lifecycle, telemetry
 from .async_runner import AsyncRef, LoopRunner
+from .errors import Unavailable
 from .exits import KILLED, ExitReason
 from .future import Future, wait_in_thread
-from .pool import Pool
+from .pool import MAX_WORKERS, Pool
 
 if TYPE_CHECKING:
     from .ref import ActorRef
     from .system import ActorSystem
+
+logger = logging.getLogger("keepwell.actors")
 
 GRACE_SECONDS: Final = 0.1
 """How long a running handler may take after a kill before its actor is fenced."""
@@ -60,6 +64,10 @@ class Scheduler(ABC):
     def close(self) -> None:
         """End the threads."""
 
+    def ended(self) -> Future[None]:
+        """A future that is done when the scheduler's own loop, if it had one, has ended."""
+        return Future.of(None)
+
     def stop_idle(self, ref: ActorRef[Any], reason: ExitReason, future: Future[bool]) -> bool:
         """End an idle actor right here if nothing of its own has to run for that."""
         return False
@@ -71,20 +79,29 @@ class Scheduler(ABC):
 
     def fence(self, ref: ActorRef[Any]) -> None:
         """End an actor whose handler does not return, leaving its thread or task behind."""
-        if lifecycle.end(ref, KILLED):
+        if lifecycle.end(ref, KILLED) and ref._abandon():
             self.system.abandoned_threads += 1
             telemetry.emit("keepwell.actor.fenced", ref=ref)
 
 
 class ThreadScheduler(Scheduler):
-    """Production: a pool for light actors, threads of their own, event loops."""
+    """Production: a pool for light actors, threads of their own, event loops.
+
+    max_workers: threads of the pool at most, that is, how many handlers may be blocked at once.
+    """
+
+    def __init__(self, *, max_workers: int = MAX_WORKERS) -> None:
+        self._max_workers = max_workers
+        self._closed = False
 
     def bind(self, system: ActorSystem) -> None:
         """See Scheduler."""
         super().bind(system)
-        self.pool = Pool(system)
+        self.pool = Pool(system, self._max_workers)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
+        self._loop_ended: Future[None] = Future()
         self._homes: dict[asyncio.AbstractEventLoop, LoopRunner] = {}
         self._lock = threading.Lock()
 
@@ -96,7 +113,9 @@ class ThreadScheduler(Scheduler):
             with self._lock:
                 loop = self._loop
                 if loop is None or loop.is_closed():
-                    loop = self._loop = self._start_loop()
+                    if self._closed:
+                        raise Unavailable(f"{self.system} is closed: its event loop has ended")
+                    loop = self._loop = self._own_loop = self._start_loop()
         return loop
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
@@ -105,7 +124,7 @@ class ThreadScheduler(Scheduler):
         def serve() -> None:
             asyncio.set_event_loop(loop)
             try:
-                loop.run_forever()
+                self._run_forever(loop)
             finally:
                 tasks = asyncio.all_tasks(loop)
                 for task in tasks:
@@ -115,10 +134,19 @@ class ThreadScheduler(Scheduler):
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.run_until_complete(loop.shutdown_default_executor())
                 loop.close()
+                self._loop_ended.complete(None)
 
         self._loop_thread = threading.Thread(target=serve, name="keepwell-loop", daemon=True)
         self._loop_thread.start()
         return loop
+
+    def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                return loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # asyncio lets these out of a task and ends the loop; here others live on it (F45).
+                logger.exception("a task of the event loop has raised")
 
     def adopt_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """See Scheduler."""
@@ -128,7 +156,11 @@ class ThreadScheduler(Scheduler):
         """The runner of the actors on `loop`."""
         home = self._homes.get(loop)
         if home is None:
-            home = self._homes.setdefault(loop, LoopRunner(loop, self.system))
+            with self._lock:
+                for old in [known for known in self._homes if known.is_closed()]:
+                    del self._homes[old]
+                home = self._homes.setdefault(loop, LoopRunner(loop, self.system))
+            home.watch_closing()
         return home
 
     def add_light(self, ref: ActorRef[Any]) -> None:
@@ -149,6 +181,7 @@ class ThreadScheduler(Scheduler):
         if loop is None:
             loop = self.loop
         home = ref._home = self.home(loop)
+        home.guards = loop is not self._own_loop
         ref._loop = loop
         ref._put = home.put
 
@@ -174,8 +207,16 @@ class ThreadScheduler(Scheduler):
     def close(self) -> None:
         """See Scheduler."""
         self.pool.close()
+        with self._lock:
+            self._closed = True
         thread, loop = self._loop_thread, self._loop
         if thread is not None and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(loop.stop)
-            if thread is not threading.current_thread():
+            if _get_running_loop() is None:
                 thread.join(5.0)
+
+    def ended(self) -> Future[None]:
+        """See Scheduler."""
+        if self._loop_thread is None or _get_running_loop() is self._own_loop:
+            return Future.of(None)
+        return self._loop_ended

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import bonds, control, lifecycle
-from .context import running_actor
-from .errors import RequestError, StartFailed
-from .exits import NORMAL, ExitReason, Ignore
+from .context import current_system, entered_system, running_actor, starting_system
+from .errors import InvalidValue, RequestError, StartFailed
+from .exits import NOPROC, NORMAL, Ignore
 
 if TYPE_CHECKING:
     from .future import Future
@@ -27,18 +27,35 @@ class AlreadyStarted(StartFailed, RequestError):
         self.name, self.ref = name, ref
 
 
-def start_failed(what: object, reason: ExitReason) -> StartFailed:
-    """The error of a start that failed for `reason`."""
-    return StartFailed(f"{what} did not start: {reason!r}", reason=reason)
+def fail_init(cls: type, error: BaseException) -> StartFailed:
+    """Return the error of a start whose `__init__` raised (F68).
+
+    Raises InvalidValue itself if the reason is that nobody has said which system to use.
+    """
+    if starting_system.get() is None:
+        current_system()
+    if isinstance(error, AttributeError) and error.name == "_actor_ref":
+        error = InvalidValue(f"{cls.__name__}.__init__ must call super().__init__() first")
+    return lifecycle.start_failed(cls.__name__, lifecycle.reason_of(error))
+
+
+def refuse_closed(ref: ActorRef[Any]) -> StartFailed:
+    """End an actor that was to be started in a closed system, and return the error."""
+    lifecycle.end(ref, NOPROC, report=False)
+    return StartFailed(f"{ref._system} is closed: it starts no actors", reason=NOPROC)
 
 
 def on_start(ref: ActorRef[Any], actor: Any) -> Any:
     """Run the hook in this thread as the actor. Returns what it returns, raises what it raises."""
     token = running_actor.set(ref)
+    system = ref._system
+    entered = None if entered_system.get() is system else entered_system.set(system)
     try:
         return actor.on_start()
     finally:
         running_actor.reset(token)
+        if entered is not None:
+            entered_system.reset(entered)
 
 
 def open_mailbox(ref: ActorRef[Any]) -> None:
@@ -65,11 +82,12 @@ def start_here(ref: ActorRef[Any], actor: Any, future: Future[Any]) -> bool:
 
 def finish_start(ref: ActorRef[Any], result: Any, future: Future[Any]) -> bool:
     """`on_start` has returned `result`: complete `future`; True if the actor lives."""
+    if ref._life is not None:
+        ref._life.starting = None
     if ref._finished:
-        future.fail(start_failed(ref, ref._reason))
+        future.fail(lifecycle.start_failed(ref, ref._reason))
     elif result is Ignore:
-        unbind(ref)
-        lifecycle.end(ref, NORMAL)
+        ignore_start(ref)
         future.complete(Ignore)
     else:
         # False if it came too late: the starter has given up and ends it.
@@ -77,17 +95,30 @@ def finish_start(ref: ActorRef[Any], result: Any, future: Future[Any]) -> bool:
     return False
 
 
+def ignore_start(ref: ActorRef[Any]) -> None:
+    """End an actor that said in `on_start` that it is not needed (INIT-3)."""
+    unbind_starter(ref)
+    lifecycle.end(ref, NORMAL)
+
+
 def fail_start(ref: ActorRef[Any], error: BaseException) -> StartFailed:
-    """End an actor whose `on_start` raised, and return the error for its starter."""
+    """End an actor whose `on_start` raised, and return the error for its starter.
+
+    A supervisor reports the failed start of its child itself; any other is reported here.
+    """
+    if ref._finished:
+        return lifecycle.start_failed(ref, ref._reason)
     reason = lifecycle.reason_of(error)
-    unbind(ref)
-    failure = start_failed(ref, reason)
-    lifecycle.end(ref, reason, report=False)
+    unbind_starter(ref)
+    failure = lifecycle.start_failed(ref, reason)
+    supervised = ref._life is not None and ref._life.parent is not None
+    lifecycle.end(ref, reason, error=error, report=not supervised)
     return failure
 
 
-def unbind(ref: ActorRef[Any]) -> None:
-    """Remove the links of an actor that did not start: its peers learn of it from the start."""
+def unbind_starter(ref: ActorRef[Any]) -> None:
+    """Remove the link with the starter of an actor that did not start: it learns of it directly."""
     life = ref._life
-    for peer in list(life.links or ()) if life is not None else ():
-        bonds.unlink(peer, ref)
+    if life is not None:
+        for starter in life.starters or ():
+            bonds.unlink(starter, ref)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import logging
 import os
 import threading
@@ -16,16 +17,19 @@ from collections.abc import Coroutine, Iterator
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import lifecycle, telemetry
+from . import future as futures
+from . import life, lifecycle, telemetry
+from . import ref as refs
 from .clock import Clock, SystemClock
-from .context import entered_system, running_systems
+from .context import entered_system, running_actor, running_systems
 from .deadlines import Deadlines
-from .errors import KeepwellError
-from .exits import KILLED, SHUTDOWN
+from .errors import KeepwellError, Unavailable
+from .exits import KILLED, NOPROC, SHUTDOWN
 from .future import Future, refuse_on_loop
+from .ref import ActorRef
+from .request import AskedItself
 
 if TYPE_CHECKING:
-    from .ref import ActorRef
     from .scheduler import Scheduler
 
 T = TypeVar("T")
@@ -63,7 +67,7 @@ class ActorSystem:
         self.closed = False
         self.actors: dict[ActorRef[Any], None] = {}
         self.names_table: dict[str, ActorRef[Any]] = {}
-        self.groups_table: dict[str, list[ActorRef[Any]]] = {}
+        self.groups_table: dict[str, dict[ActorRef[Any], int]] = {}
         self.tables: dict[str, Any] = {}
         """Named in-memory tables of this system (floor 3)."""
         self.dead_letters = 0
@@ -100,33 +104,7 @@ class ActorSystem:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the system's loop, from any thread; the future gets its result."""
-        future: Future[T] = Future()
-        tasks: list[asyncio.Task[T]] = []
-
-        def start() -> None:
-            task = self.loop.create_task(coroutine)
-            tasks.append(task)
-            task.add_done_callback(finish)
-
-        def finish(task: asyncio.Task[T]) -> None:
-            if task.cancelled():
-                future.fail(asyncio.CancelledError())
-            elif (error := task.exception()) is not None:
-                future.fail(error)
-            else:
-                future.complete(task.result())
-
-        if _get_running_loop() is self.loop:
-            start()
-        else:
-            self.loop.call_soon_threadsafe(start)
-
-        def cancel() -> None:
-            if tasks:
-                self.loop.call_soon_threadsafe(tasks[0].cancel)
-
-        future.on_abandoned(cancel)
-        return future
+        return _Run(self, coroutine).future
 
     # -- entering and closing --------------------------------------------------------------------
 
@@ -138,6 +116,13 @@ class ActorSystem:
         entered_system.reset(self._tokens.pop())
         self.close()
 
+    async def __aenter__(self) -> ActorSystem:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        entered_system.reset(self._tokens.pop())
+        await self.aclose()
+
     def check_process(self) -> None:
         """Raise ForkedProcess in a forked child."""
         if self.pid != os.getpid():
@@ -147,12 +132,16 @@ class ActorSystem:
         """Stop all actors, the youngest first, and then the schedulers. Returns when all is ended.
 
         Actors that have not ended after `timeout` seconds are fenced and reported. Does nothing the
-        second time, and in a forked child. Raises BlockingOnLoop on a loop's thread (`aclose`).
+        second time, and in a forked child. Raises BlockingOnLoop on a loop's thread (`aclose`),
+        AskedItself in a handler of one of its own actors, which it would have to wait for.
         """
         if self.closed or self.pid != os.getpid():
             return
         if self.actors:
             refuse_on_loop("ActorSystem.close()", "await system.aclose() instead")
+            running = running_actor.get()
+            if isinstance(running, ActorRef) and running._system is self and running.is_alive():
+                raise AskedItself(running)
         with self._closing:
             deadline = self.clock.monotonic() + timeout
             for future in self._stopping():
@@ -173,6 +162,11 @@ class ActorSystem:
             pass
         finally:
             self._finish()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.scheduler.ended()
+            except TimeoutError:
+                pass  # its own loop is stuck, and has been reported
 
     def _stopping(self) -> Iterator[Future[bool]]:
         """Stop roots first, the youngest first (they stop their children), then what is left."""
@@ -188,9 +182,9 @@ class ActorSystem:
         self.closed = True
         left = list(self.actors)
         for ref in left:
-            lifecycle.end(ref, KILLED)
+            if lifecycle.end(ref, KILLED) and ref._abandon():
+                self.abandoned_threads += 1
         if left:
-            self.abandoned_threads += len(left)
             logger.error("%d actors did not stop in time: %s", len(left), left[:5])
             telemetry.emit("keepwell.system.abandoned", actors=left)
         running_systems.pop(self, None)
@@ -200,24 +194,100 @@ class ActorSystem:
             self.clock.close()
 
 
+class _Run:
+    """A coroutine on its way through a system's loop, and the future of its result."""
+
+    def __init__(self, system: ActorSystem, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._loop = system.loop
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        if _get_running_loop() is self._loop:
+            self._start()
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._start)
+            except RuntimeError:
+                coroutine.close()
+                self.future.fail(Unavailable(f"{system} has no event loop any more"))
+        self.future.on_abandoned(self._cancel)
+
+    def _start(self) -> None:
+        if self._cancelled:
+            self._coroutine.close()
+            self.future.fail(asyncio.CancelledError())
+            return
+        # It is no handler, even if one has started it: it may ask that actor.
+        context = contextvars.copy_context()
+        context.run(running_actor.set, None)
+        self._task = self._loop.create_task(self._coroutine, context=context)
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.future.fail(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.future.fail(error)
+        else:
+            self.future.complete(task.result())
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        task = self._task
+        if task is not None:
+            self._loop.call_soon_threadsafe(task.cancel)
+
+
 _all_systems: dict[ActorSystem, None] = {}
 
 
 def _close_all() -> None:
     for system in list(_all_systems):
-        system.close()
+        try:
+            system.close()
+        except Exception:
+            logger.exception("%s could not be closed", system)
 
 
-def _after_fork_in_child() -> None:
-    # The child has none of the threads: whoever uses these refs must be told, not left waiting.
+def _disown() -> None:
+    # The child has none of the threads: whoever uses these refs, or waits for their answers, must
+    # be told, not left waiting. Those who waited in other threads are not there any more.
     for system in list(_all_systems):
+        error = ForkedProcess(system.pid)
         for ref in list(system.actors):
-            ref._reason = "noproc"
+            ref._reason = NOPROC
             ref._closed = True
+            for request in ref.unanswered():
+                request._waiters = None
+                request.fail(error)
         system.closed = True
     _all_systems.clear()
     running_systems.clear()
 
 
+# Held over a fork, or the child would inherit one that a thread of the parent has, for ever.
+_LOCKS = (
+    life.lock, life.making, refs.making, refs.counting, futures.making, telemetry.lock,
+)  # fmt: skip
+
+
+def _before_fork() -> None:
+    for lock in _LOCKS:
+        lock.acquire()
+
+
+def _after_fork() -> None:
+    for lock in _LOCKS:
+        lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    _disown()
+
+
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
