@@ -1,6 +1,6 @@
 """Actors, mailboxes, refs, futures, schedulers, exits, names, clock, telemetry (floor 1)."""
 
-from . import failpoint, groups, names, telemetry
+from . import failpoint, groups, names, registry, telemetry
 from .actor import Actor, IdleTimeout
 from .async_actor import AsyncActor
 from .clock import Clock, SystemClock, Timer, VirtualClock
@@ -34,6 +34,8 @@ from .request import AskedItself, Request
 from .starting import AlreadyStarted
 from .system import ActorSystem, ForkedProcess
 from .thread_actor import ThreadActor
+
+registry.install()
 
 __all__ = [
     "Actor",

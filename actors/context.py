@@ -19,6 +19,9 @@ starting_system: ContextVar[ActorSystem | None] = ContextVar("keepwell.starting"
 # All systems that have been started and not closed, in order; the process-wide default system,
 # which is started by the first use without any, is kept apart.
 running_systems: dict[ActorSystem, None] = {}
+open_systems: dict[ActorSystem, None] = {}
+"""The same with the default system."""
+
 _default: list[ActorSystem] = []
 
 

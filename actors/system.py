@@ -21,7 +21,7 @@ from . import future as futures
 from . import life, lifecycle, telemetry
 from . import ref as refs
 from .clock import Clock, SystemClock
-from .context import entered_system, running_actor, running_systems
+from .context import entered_system, open_systems, running_actor, running_systems
 from .deadlines import Deadlines
 from .errors import KeepwellError, Unavailable
 from .exits import KILLED, NOPROC, SHUTDOWN
@@ -80,7 +80,7 @@ class ActorSystem:
         self._tokens: list[Token[Any]] = []
         if not is_default:
             running_systems[self] = None
-        _all_systems[self] = None
+        open_systems[self] = None
         self._closing = threading.Lock()
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class ActorSystem:
             logger.error("%d actors did not stop in time: %s", len(left), left[:5])
             telemetry.emit("keepwell.system.abandoned", actors=left)
         running_systems.pop(self, None)
-        _all_systems.pop(self, None)
+        open_systems.pop(self, None)
         self.scheduler.close()
         if isinstance(self.clock, SystemClock):
             self.clock.close()
@@ -239,11 +239,8 @@ class _Run:
             self._loop.call_soon_threadsafe(task.cancel)
 
 
-_all_systems: dict[ActorSystem, None] = {}
-
-
 def _close_all() -> None:
-    for system in list(_all_systems):
+    for system in list(open_systems):
         try:
             system.close()
         except Exception:
@@ -253,7 +250,7 @@ def _close_all() -> None:
 def _disown() -> None:
     # The child has none of the threads: whoever uses these refs, or waits for their answers, must
     # be told, not left waiting. Those who waited in other threads are not there any more.
-    for system in list(_all_systems):
+    for system in list(open_systems):
         error = ForkedProcess(system.pid)
         for ref in list(system.actors):
             ref._reason = NOPROC
@@ -262,7 +259,7 @@ def _disown() -> None:
                 request._waiters = None
                 request.fail(error)
         system.closed = True
-    _all_systems.clear()
+    open_systems.clear()
     running_systems.clear()
 
 
