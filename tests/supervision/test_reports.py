@@ -54,7 +54,7 @@ def test_a_crash_is_reported_once_with_path_and_message_type(
     assert ended["reason"] is crash["reason"]
     (line,) = errors(caplog)
     assert "top/sub/b" in line
-    assert "SecretMessage" in line
+    assert "(top/sub/b) crashed while it handled a SecretMessage" in caplog.text
     (record,) = (r for r in caplog.records if r.levelno >= logging.ERROR)
     assert record.exc_info is not None
     assert record.exc_info[1] is ended["reason"]
