@@ -77,6 +77,13 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_every_page_is_in_the_index_beside_it(folder: str) -> None:
+    index = (ROOT / folder / "README.md").read_text()
+    pages = {path.name for path in (ROOT / folder).glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"]({page})" not in index} == set()
+
+
 def public(package: str) -> Iterator[tuple[str, Any]]:
     """Each class and function of the package's `__all__`, and their public methods."""
     module = importlib.import_module(package)
