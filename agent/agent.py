@@ -172,7 +172,8 @@ class Agent:
         )
 
     def _not_from_inside(self) -> None:
-        if running_turn.get() is self._queue:
+        queue = running_turn.get()
+        if queue is not None and queue in (self._queue, getattr(self._queue, "real", None)):
             raise AskedItself(self.ref)
 
     def _cancel_if_abandoned(self, request: TurnRequest) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..actors import telemetry
 from ..actors.async_actor import AsyncActor
 from ..actors.errors import ActorDied, KeepwellError
+from ..actors.exits import is_orderly
 from ..actors.failpoint import failpoint
 from .tool_loop import running_turn
 from .turn_queue import Attend, TurnQueue, TurnRequest, Wake
@@ -136,7 +137,9 @@ class AgentActor(AsyncActor):
         else:
             self._work()  # something may have come between the last look and now
 
-    def _ended(self, _reason: object) -> None:
+    def _ended(self, reason: Any) -> None:
+        if is_orderly(reason):
+            self._queue.close(reason)  # a transient child that ended so is not started again
         # In whatever thread ends the actor: the turn must not go on under a dead actor.
         task, loop = self._task, self._loop
         if task is not None and loop is not None:

@@ -134,11 +134,7 @@ class Journal:
 
     def owner(self, turn: TurnState) -> str:
         """The name of the agent whose turn it is, from the mark of its question."""
-        for record in self._records:
-            if record.turn_id == turn.turn_id:
-                name = record.mark.get("agent") if record.mark else None
-                return name if isinstance(name, str) else "agent"
-        return "agent"
+        return agent_of(turn.turn_id, self._records)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -234,3 +230,12 @@ def newest_turn(log: Log) -> tuple[str | None, list[Record]]:
             break
     records.reverse()
     return turn_id, records
+
+
+def agent_of(turn_id: str, records: Sequence[Record]) -> str:
+    """The name of the agent whose turn this is: in the mark of its question, "agent" without."""
+    for record in records:
+        if record.turn_id == turn_id:
+            name = record.mark.get("agent") if record.mark else None
+            return name if isinstance(name, str) else "agent"
+    return "agent"

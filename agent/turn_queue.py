@@ -109,6 +109,7 @@ class TurnQueue:
         self.ref: Any = None
         self.closed: BaseException | None = None
         self.on_close: list[Callable[[], object]] = []
+        self.on_idle: Callable[[], object] | None = None
 
     # -- callers -------------------------------------------------------------------------------
 
@@ -286,6 +287,9 @@ class TurnQueue:
                 self.running = None
             if self._by_turn.get(request.turn_id) is request:
                 del self._by_turn[request.turn_id]
+            idle = self.on_idle if not self._waiting else None
+        if idle is not None:
+            idle()
 
     def close(self, reason: Any) -> None:
         """No incarnation will come any more: fail everyone who waits."""

@@ -79,6 +79,9 @@ if TYPE_CHECKING:
         SystemPromptFilter,
         ToolRequest,
     )
+    from .agent.fleet import (
+        Fleet,
+    )
     from .agent.function_model import (
         FunctionModel,
     )
@@ -101,6 +104,9 @@ if TYPE_CHECKING:
         ModelReply,
         ModelRequest,
         Usage,
+    )
+    from .agent.open_turns import (
+        OpenTurn,
     )
     from .agent.openai_model import (
         OpenAIModel,
@@ -133,6 +139,10 @@ if TYPE_CHECKING:
         TurnConflict,
         TurnNotRunning,
     )
+    from .current_runtime import (
+        current_runtime,
+        default_store,
+    )
     from .memory.budget import (
         ContextTooLarge,
         fit_context,
@@ -162,8 +172,6 @@ if TYPE_CHECKING:
     )
     from .runtime import (
         Runtime,
-        current_runtime,
-        default_store,
     )
     from .stores import (
         AppendConflict,
@@ -329,11 +337,14 @@ _HOMES: dict[str, str] = {
         ),
         "agent.turn_errors",
     ),
+    "Fleet": "agent.fleet",
+    "OpenTurn": "agent.open_turns",
+    "Runtime": "runtime",
     **dict.fromkeys(
         (
-            "Runtime", "current_runtime", "default_store",
+            "current_runtime", "default_store",
         ),
-        "runtime",
+        "current_runtime",
     ),
 }  # fmt: skip
 
@@ -344,18 +355,19 @@ __all__ = [
     "ContextPolicyError", "ContextTooLarge", "ConversationCleared", "ConversationInfo",
     "CursorConflict", "DamagedStore", "DecisionConflict", "DefaultProvider", "Deny", "DiskFull",
     "DiskStore", "Down", "DynamicSupervisor", "Exit", "ExitActor", "FallbackModel", "Filter",
-    "ForeignFormat", "FunctionModel", "Future", "GateCall", "Ignore", "InvalidConversationId",
-    "InvalidMessage", "InvalidValue", "KeepwellError", "Kernel", "KernelResult", "LimitReached",
-    "LocalModel", "MEMORY_ORDER", "MailboxFull", "MemoryFilter", "MemoryProvider", "MemoryStore",
-    "Message", "ModelEnded", "ModelError", "ModelReply", "ModelRequest", "ModelStarted",
-    "NewRecord", "NewerFormat", "NoCounter", "NotPaused", "OpenAIModel", "Paused", "PendingCall",
-    "Proceed", "ProviderError", "ReadOnlyStore", "Record", "Reject", "Reply", "RequestError",
-    "Retry", "Runtime", "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Shutdown", "SimpleStore",
-    "StaleEpoch", "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle",
-    "StoreInUse", "StoreUnavailable", "Superseded", "Supervisor", "SystemPromptFilter",
-    "TextDelta", "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError",
-    "ToolRequest", "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning",
-    "TurnResult", "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
+    "Fleet", "ForeignFormat", "FunctionModel", "Future", "GateCall", "Ignore",
+    "InvalidConversationId", "InvalidMessage", "InvalidValue", "KeepwellError", "Kernel",
+    "KernelResult", "LimitReached", "LocalModel", "MEMORY_ORDER", "MailboxFull", "MemoryFilter",
+    "MemoryProvider", "MemoryStore", "Message", "ModelEnded", "ModelError", "ModelReply",
+    "ModelRequest", "ModelStarted", "NewRecord", "NewerFormat", "NoCounter", "NotPaused",
+    "OpenAIModel", "OpenTurn", "Paused", "PendingCall", "Proceed", "ProviderError",
+    "ReadOnlyStore", "Record", "Reject", "Reply", "RequestError", "Retry", "Runtime",
+    "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Shutdown", "SimpleStore", "StaleEpoch",
+    "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle", "StoreInUse",
+    "StoreUnavailable", "Superseded", "Supervisor", "SystemPromptFilter", "TextDelta",
+    "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError", "ToolRequest",
+    "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning", "TurnResult",
+    "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
     "conversation_transcript", "current_runtime", "default_store", "fit_context", "memory_filter",
     "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",
 ]  # fmt: skip

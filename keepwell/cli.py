@@ -44,40 +44,71 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     demo = commands.add_parser(
-        "demo", help="see an agent lose its store, then its process, and go on",
+        "demo",
+        help="see an agent lose its store, then its process, and go on",
         description="An agent holds a conversation and calls tools; its store is crashed in the "
         "middle of an append, then the whole process is killed in the middle of a turn. Every "
-        "claim is checked against the log; one that fails ends the demo with exit code 1.")
+        "claim is checked against the log; one that fails ends the demo with exit code 1.",
+    )
     demo.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
-    demo.add_argument("--data-dir", type=Path, metavar="DIR",
-                      help="keep the data here (default: a temporary directory, then removed)")
+    demo.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep the data here (default: a temporary directory, then removed)",
+    )
     demo.add_argument("--json", action="store_true", help="print the closing figures as JSON only")
     demo.set_defaults(module=".demo")
 
     chat = commands.add_parser(
-        "chat", help="hold a conversation whose history survives exit and kill",
+        "chat",
+        help="hold a conversation whose history survives exit and kill",
         description="An interactive conversation, streamed. Commands: /history, /tree, "
-        "/crash store, /quit. Standard input may be a pipe.")
+        "/crash store, /quit. Standard input may be a pipe.",
+    )
     chat.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
     chat.add_argument("--base-url", metavar="URL", help="the OpenAI-compatible endpoint of --model")
-    chat.add_argument("--data-dir", type=Path, metavar="DIR", default=_default_data_dir(),
-                      help="where conversations are kept (default: %(default)s)")
-    chat.add_argument("--conversation", metavar="ID", default="default",
-                      help="the conversation to go on with (default: %(default)s)")
+    chat.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        default=_default_data_dir(),
+        help="where conversations are kept (default: %(default)s)",
+    )
+    chat.add_argument(
+        "--conversation",
+        metavar="ID",
+        default="default",
+        help="the conversation to go on with (default: %(default)s)",
+    )
     chat.set_defaults(module=".chat")
 
     bench = commands.add_parser(
-        "bench", help="measure this machine, beside the alternatives that are installed",
-        description="Runs benchmarks, all of them or those named, and prints a table for each.")
+        "bench",
+        help="measure this machine, beside the alternatives that are installed",
+        description="Runs benchmarks, all of them or those named, and prints a table for each.",
+    )
     bench.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
     bench.add_argument("--list", action="store_true", help="list the benchmarks and what they ask")
     bench.add_argument("--quick", action="store_true", help="small sizes, under a minute in all")
-    bench.add_argument("--json", type=Path, metavar="FILE",
-                       help="write the results here: one object, or a list for several benchmarks")
-    bench.add_argument("--compare", type=Path, metavar="FILE",
-                       help="set this run beside an earlier one, from what its --json wrote")
-    bench.add_argument("--report", type=Path, metavar="DIR",
-                       help="write a page with charts, DIR/index.html, and each chart as SVG")
+    bench.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results here: one object, or a list for several benchmarks",
+    )
+    bench.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="set this run beside an earlier one, from what its --json wrote",
+    )
+    bench.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write a page with charts, DIR/index.html, and each chart as SVG",
+    )
     bench.set_defaults(module=".benchmarks.runner")
     return top
 

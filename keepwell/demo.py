@@ -326,5 +326,3 @@ def _effects(ledger: Path) -> list[str]:
     if not ledger.exists():
         return []
     return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
-
-

@@ -11,7 +11,6 @@ root (one_for_one)
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
@@ -27,6 +26,8 @@ from .actors.context import entered_system
 from .actors.errors import ActorDied, InvalidValue
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
+from .agent.fleet import IDLE_SECONDS, WAIT_SECONDS, Fleet
+from .agent.open_turns import OpenTurn, find_open_turns
 from .agent.spec import AgentSpec
 from .agent.turn_queue import TurnQueue
 from .memory.call_threads import call_threads
@@ -56,7 +57,8 @@ CLOSE_SECONDS: Final = 10.0
 
 logger = logging.getLogger("keepwell")
 
-_runtimes: dict[ActorSystem, Runtime] = {}
+running_runtimes: dict[ActorSystem, Runtime] = {}
+"""The runtimes that have been entered and have not ended, by their systems."""
 
 
 class Runtime:
@@ -101,7 +103,9 @@ class Runtime:
         self._agents: Any = None
         self._providers: Any = None
         self._memories: dict[Any, ProviderHome] = {}
+        self._starting: dict[ProviderHome, Future[Any]] = {}
         self._queues: set[TurnQueue] = set()
+        self._fleets: list[Fleet] = []
         self._ports: set[Port] = set()
         """The ports of the stores that this runtime has started."""
         self._closing = False
@@ -171,7 +175,7 @@ class Runtime:
         if self._system is not None:
             raise InvalidValue(f"{self!r} was entered before: make a new Runtime")
         self._system = ActorSystem(name=self.name, clock=self._clock, scheduler=self._scheduler)
-        _runtimes[self._system] = self
+        running_runtimes[self._system] = self
         self._token = entered_system.set(self._system)
 
     def _leave(self) -> None:
@@ -199,8 +203,12 @@ class Runtime:
         self._agents = await self._supervisor.start_child(
             ChildSpec("agents", AgentSupervisor, type="supervisor")
         )
+        if self.data_dir is not None:
+            _ = self.system.run(self._report_open_turns())
 
     def _tree_ended(self, reason: Any) -> None:
+        for fleet in self._fleets:
+            fleet.close(ActorDied(f"{self!r} has ended", reason=reason))
         for queue in list(self._queues):
             queue.close(reason)
         for home in self._memories.values():
@@ -218,7 +226,7 @@ class Runtime:
         for queue in list(self._queues):
             queue.close(reason)
         system.close()
-        _runtimes.pop(system, None)
+        running_runtimes.pop(system, None)
         self.ended.complete(reason)
 
     # -- what is in it ---------------------------------------------------------------------------
@@ -298,6 +306,51 @@ class Runtime:
             raise
         return Agent(queue, memory, partial(self._stop_agent, queue), spec.name)
 
+    def fleet(
+        self,
+        spec: AgentSpec,
+        *,
+        idle_timeout: float = IDLE_SECONDS,
+        max_active: int | None = None,
+        wait_timeout: float = WAIT_SECONDS,
+    ) -> Fleet:
+        """One agent of this spec per conversation, activated on demand. See `Fleet`. Rule: FL-1."""
+        if not isinstance(spec, AgentSpec):
+            raise InvalidValue(f"{spec!r} is no AgentSpec: pass AgentSpec(model, …)")
+        fleet = Fleet(
+            spec, self, self._memory_now(spec), idle_timeout=idle_timeout, max_active=max_active,
+            wait_timeout=wait_timeout,
+        )  # fmt: skip
+        self._fleets.append(fleet)
+        _ = self._run(self._memory(spec))  # reads must find a provider before any agent is there
+        return fleet
+
+    def fleet_spawn(self, spec: AgentSpec, conversation_id: str) -> Future[Agent]:
+        """Start an agent for a fleet; on any thread."""
+        return self._run(self._spawn(spec, conversation_id))
+
+    @property
+    def clock(self) -> Clock:
+        """The runtime's clock."""
+        return self.system.clock
+
+    def open_turns(self) -> Future[tuple[OpenTurn, ...]]:
+        """The unfinished turns in the default store; spawning their agent resumes them (FL-3).
+
+        Looks at the last record of each conversation.
+        """
+        return self._run(find_open_turns(self.store))
+
+    async def _report_open_turns(self) -> None:
+        turns = [turn for turn in await find_open_turns(self.store) if not turn.paused]
+        if turns:
+            telemetry.emit("keepwell.runtime.open_turns", runtime=self, turns=turns)
+            logger.warning(
+                "%d unfinished turns were found in %s: they are resumed when their agents are "
+                "spawned (or by fleet.recover()), for example %r", len(turns), self.data_dir,
+                turns[0].conversation_id,
+            )  # fmt: skip
+
     def _forget(self, queue: TurnQueue, memory: ProviderHandle | NoMemory) -> None:
         self._queues.discard(queue)
         memory.gates.release(queue.conversation_id, queue)
@@ -314,23 +367,41 @@ class Runtime:
         queue.close("shutdown")
 
     async def _memory(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
+        memory = self._memory_now(spec)
+        form = spec.memory_form
+        target: Any = self._default if form.target is None else form.target
+        if isinstance(target, Store) and target.port.ref is None and target.port not in self._ports:
+            await self.start_store(target)  # nobody has started it; ours may just be restarting
+        if isinstance(memory, ProviderHandle) and memory.home.ref is None:
+            await self._start_provider(memory.home, target, memory.custom)
+        return memory
+
+    async def _start_provider(self, home: ProviderHome, target: Any, custom: bool) -> None:
+        starting = self._starting.get(home)
+        if starting is None:
+            starting = self._starting[home] = self._providers.start_child(
+                home, target, custom, self.system
+            )
+        try:
+            await starting
+        finally:
+            self._starting.pop(home, None)
+
+    def _memory_now(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
+        """The memory of a spec; its provider may have to be started yet."""
         form = spec.memory_form
         if form.kind == "none":
             return NoMemory()
         target: Any = self._default if form.target is None else form.target
         custom = form.kind == "provider"
-        if isinstance(target, Store) and target.port.ref is None and target.port not in self._ports:
-            await self.start_store(target)  # nobody has started it; ours may just be restarting
         key = getattr(target, "port", target)
         home = self._memories.get(id(key))
         if home is None or home.closed is not None:
             home = self._memories[id(key)] = ProviderHome(key)
-            await self._providers.start_child(home, target, custom, self.system)
-        provider: Any = target
         return ProviderHandle(
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,
-            probes=not custom or accepts(provider.append, "cursor"),
+            probes=not custom or accepts(target.append, "cursor"),
         )  # fmt: skip
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -338,70 +409,3 @@ class Runtime:
             coroutine.close()
             return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
         return self.system.run(coroutine)
-
-
-# -- the current runtime -------------------------------------------------------------------------
-
-_default_lock = threading.Lock()
-_default_runtime: list[Runtime] = []
-
-
-def current_runtime() -> Runtime:
-    """The runtime entered in this context, else the only one running, else the process's default.
-
-    The default one keeps conversations in memory, is started at the first use and ends with the
-    process. Raises InvalidValue if several are running and none is entered. Rules: DF-3, DF-4.
-    """
-    system = entered_system.get()
-    if system is not None and not system.closed and system in _runtimes:
-        return _runtimes[system]
-    mine = [rt for rt in _runtimes.values() if rt not in _default_runtime]
-    if len(mine) == 1:
-        return mine[0]
-    if mine:
-        raise InvalidValue(f"{len(mine)} runtimes are running and none is entered here: call this "
-                           "inside `with runtime:`")  # fmt: skip
-    with _default_lock:
-        if not _default_runtime or _default_runtime[0].system.closed:
-            logger.warning("no Runtime is running: conversations are kept in memory and end with "
-                           "this process; use Runtime(data_dir=…) to keep them")  # fmt: skip
-            _default_runtime[:] = [_started_in_a_thread()]
-        return _default_runtime[0]
-
-
-def _started_in_a_thread() -> Runtime:
-    """Enter a runtime on a loop of its own, wherever the caller is."""
-    runtime = Runtime(name="default")
-    failures: list[BaseException] = []
-
-    def enter() -> None:
-        try:
-            runtime.__enter__()
-        except BaseException as error:  # noqa: BLE001 - raised in the caller
-            failures.append(error)
-
-    thread = threading.Thread(target=enter, name="keepwell-start")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return runtime
-
-
-def default_store() -> StoreHandle:
-    """The default store of the current runtime (DF-4)."""
-    return current_runtime().store
-
-
-def _close_default() -> None:
-    for runtime in _default_runtime:
-        runtime.close()
-
-
-def _after_fork() -> None:
-    _default_runtime.clear()
-    _runtimes.clear()
-
-
-atexit.register(_close_default)
-os.register_at_fork(after_in_child=_after_fork)

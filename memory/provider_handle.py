@@ -42,6 +42,11 @@ class ProviderHandle:
         self.custom = custom
         self.probes = probes
 
+    @property
+    def home(self) -> ProviderHome:
+        """The place of the provider's actor."""
+        return self._home
+
     def history(
         self, conversation_id: str, *, marks: bool = False, after: int | None = None
     ) -> Future[Any]:
