@@ -11,6 +11,7 @@ from ..actors.async_actor import AsyncActor
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.exits import is_orderly
 from ..actors.failpoint import failpoint
+from .delegation import Place, running_place
 from .tool_loop import running_turn
 from .turn_queue import Attend, TurnQueue, TurnRequest, Wake
 from .turn_runner import TurnRunner
@@ -38,12 +39,14 @@ class AgentActor(AsyncActor):
         memory: ProviderHandle | NoMemory,
         queue: TurnQueue,
         threads: CallThreads,
+        place: Place | None = None,
     ) -> None:
         super().__init__()
+        self._place = place
         self._spec = spec
         self._queue = queue
         self._durable = memory.journal
-        self._runner = TurnRunner(spec, conversation_id, memory, queue, threads)
+        self._runner = TurnRunner(spec, conversation_id, memory, queue, threads, place)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crash: BaseException | None = None
@@ -102,6 +105,7 @@ class AgentActor(AsyncActor):
     async def _serve(self) -> None:
         queue, runner = self._queue, self._runner
         running_turn.set(queue)
+        running_place.set(self._place)
         while (request := queue.take()) is not None:
             try:
                 result = await runner.serve(request)

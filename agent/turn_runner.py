@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from ..actors import telemetry
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.failpoint import failpoint
 from ..memory.provider import ProviderError
@@ -18,6 +19,7 @@ from ..stores.message import Message
 from ..stores.record import NewRecord
 from .approval import decision_to_plain, match_decisions
 from .audience import Audience
+from .delegation import DelegateTool, Place
 from .errors import ModelError
 from .events import (
     Paused,
@@ -26,8 +28,10 @@ from .events import (
 from .gate import check_decision
 from .journal import Journal
 from .result import TurnResult, turn_result
+from .tool_context import ToolContext
 from .turn import (
     AwaitDecision,
+    Batch,
     CallModel,
     ComposeAnswer,
     Ended,
@@ -35,6 +39,7 @@ from .turn import (
     RunCalls,
     StoreQuestion,
     TurnState,
+    call_arguments,
     closing_records,
     next_action,
     resume_action,
@@ -74,7 +79,9 @@ class TurnRunner:
         memory: ProviderHandle | NoMemory,
         queue: TurnQueue,
         threads: CallThreads,
+        place: Place | None = None,
     ) -> None:
+        self._place = place
         self._spec = spec
         self._id = conversation_id
         self._memory = memory
@@ -137,9 +144,31 @@ class TurnRunner:
             if timer is not None:
                 timer.cancel()
         self._release()
+        await self._clear_children()
         if isinstance(result, BaseException):
             raise result
         return result
+
+    async def _clear_children(self) -> None:
+        """The turn has ended: what its sub-agents wrote is not needed any more (SA-1).
+
+        The ids follow from the turn, so that a turn that was resumed clears those of all its lives.
+        """
+        turn, place = self.turn, self._place
+        if turn is None or turn.ended is None or place is None or not self._steps.delegates:
+            return
+        for _step, entry in turn.entries():
+            for call in entry.calls if isinstance(entry, Batch) else ():
+                tool = self._steps.tools.by_name.get(call.call.name)
+                if isinstance(tool, DelegateTool):
+                    context = ToolContext(
+                        self._id, turn.turn_id, call.step, call.call.id, self._spec.name
+                    )
+                    for child in tool.children(context, call_arguments(call)):
+                        try:
+                            await place.host.clear_child(tool.spec, child)
+                        except KeepwellError as error:
+                            telemetry.emit("keepwell.agent.child_left", child=child, error=error)
 
     def _release(self) -> None:
         self._memory.gates.release(self._id, self._queue)

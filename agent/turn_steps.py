@@ -18,6 +18,7 @@ from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
 from .context_view import shown_by_provider
+from .delegation import DelegateTool
 from .errors import ModelError
 from .events import (
     ModelEnded,
@@ -87,6 +88,7 @@ class TurnSteps:
             spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
             around=self._around_tool if self._filters else None,
         )  # fmt: skip
+        self.delegates = any(isinstance(tool, DelegateTool) for tool in spec.tool_list)
         self.base: History | Sequence[Message] = ()
         instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
         self._head = (Message("system", instructions),) if instructions else ()

@@ -26,6 +26,7 @@ from .actors.context import entered_system
 from .actors.errors import ActorDied, InvalidValue
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
+from .agent.delegation import Place
 from .agent.fleet import IDLE_SECONDS, WAIT_SECONDS, Fleet
 from .agent.open_turns import OpenTurn, find_open_turns
 from .agent.spec import AgentSpec
@@ -294,17 +295,28 @@ class Runtime:
             conversation_key(conversation_id)
         return self._run(self._spawn(spec, conversation_id))
 
-    async def _spawn(self, spec: AgentSpec, conversation_id: str) -> Agent:
+    async def _spawn(self, spec: AgentSpec, conversation_id: str, depth: int = 0) -> Agent:
         memory = await self._memory(spec)
         queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue)
         queue.on_close.append(lambda: self._forget(queue, memory))
         self._queues.add(queue)
         try:
-            await self._agents.start_child(spec, conversation_id, memory, queue, self._threads)
+            await self._agents.start_child(
+                spec, conversation_id, memory, queue, self._threads, Place(self, depth)
+            )
         except BaseException:
             self._queues.discard(queue)
             raise
         return Agent(queue, memory, partial(self._stop_agent, queue), spec.name)
+
+    def child_agent(self, spec: AgentSpec, conversation_id: str, depth: int) -> Future[Agent]:
+        """Start a sub-agent for a delegating tool, `depth` delegations deep."""
+        return self._run(self._spawn(spec, conversation_id, depth))
+
+    async def clear_child(self, spec: AgentSpec, conversation_id: str) -> None:
+        """Forget what a sub-agent wrote."""
+        memory = await self._memory(spec)
+        await memory.clear(conversation_id)
 
     def fleet(
         self,
