@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from .agent.callbacks import (
         CallbackInfo,
     )
+    from .agent.delegation import (
+        delegate,
+        fan_out,
+    )
     from .agent.errors import (
         ModelError,
         ToolError,
@@ -274,6 +278,12 @@ _HOMES: dict[str, str] = {
     "CallbackInfo": "agent.callbacks",
     **dict.fromkeys(
         (
+            "delegate", "fan_out",
+        ),
+        "agent.delegation",
+    ),
+    **dict.fromkeys(
+        (
             "ModelError", "ToolError",
         ),
         "agent.errors",
@@ -368,8 +378,9 @@ __all__ = [
     "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError", "ToolRequest",
     "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning", "TurnResult",
     "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
-    "conversation_transcript", "current_runtime", "default_store", "fit_context", "memory_filter",
-    "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",
+    "conversation_transcript", "current_runtime", "default_store", "delegate", "fan_out",
+    "fit_context", "memory_filter", "split_to_budget", "telemetry", "token_counter", "tool",
+    "transcript_for",
 ]  # fmt: skip
 
 
