@@ -168,6 +168,7 @@ class DiskEngine(Engine):
             self._process = txn.get(b"process", b"", db=self.tables.meta)
             for name, code in decode(txn.get(b"counters", encode(()), db=self.tables.meta)):
                 self._counters[code], self._codes[name] = name, code
+            self._codes_stored = len(self._codes)
             batches = [(NUMBER_KEY.unpack(key)[0], value)
                        for key, value in txn.cursor(db=self.tables.log)]
         for place, value in batches:
@@ -266,6 +267,7 @@ class DiskEngine(Engine):
         self._commits += 1
         self._committed += len(requests)
         if plan.entries:
+            self._codes_stored = len(self._codes)
             self._publish_commit(plan, moved)
         failpoint("store.commit.published")
         return plan.answers
@@ -287,7 +289,9 @@ class DiskEngine(Engine):
             if type(entry) is Written:
                 size += entry.request.size
                 if entry.request.counter not in self._codes:
-                    self._name_counter(txn, entry.request.counter)
+                    self._name_counter(entry.request.counter)
+        if len(self._codes) > self._codes_stored:
+            txn.put(b"counters", encode(tuple(self._codes.items())), db=self.tables.meta)
         if (len(pending.places) >= MOVE_BATCHES or pending.bytes + size > MOVE_BYTES
                 or pending.records > MOVE_RECORDS):
             failpoint("store.move.begin")
@@ -320,12 +324,11 @@ class DiskEngine(Engine):
             pending.keep(pending.next_place, self._batch_bytes)
             self._publish(plan)
 
-    def _name_counter(self, txn: Transaction, name: str) -> None:
+    def _name_counter(self, name: str) -> None:
         code = len(self._codes) + 1
         if code > 255:
             raise ValueError("a store knows at most 255 token counters")
         self._codes[name], self._counters[code] = code, name
-        txn.put(b"counters", encode(tuple(self._codes.items())), db=self.tables.meta)
 
     def _move(self, txn: Transaction, entries: Sequence[Written | Cleared],
               plan: Plan | None) -> None:
