@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import os
@@ -46,6 +47,19 @@ class StreamParts(Protocol):
         ...
 
 
+@functools.cache
+def _load(name: str) -> tuple[Any, Any]:
+    """The SDK, and the TLS settings that all its clients share.
+
+    Both are slow, seconds and some 50 ms: run it in a thread. Left to itself each client reads all
+    certificates anew, on the event loop that it is made on.
+    """
+    sdk = importlib.import_module(name)
+    client = next(c for c in sdk.DefaultAsyncHttpxClient.__mro__ if c.__name__ == "AsyncClient")
+    library: Any = importlib.import_module(client.__module__.partition(".")[0])
+    return sdk, library.create_ssl_context()
+
+
 class SdkModel(EndpointModel[Any]):
     """Base of OpenAIModel and AnthropicModel; the SDK is loaded at the first call, in a thread.
 
@@ -84,7 +98,7 @@ class SdkModel(EndpointModel[Any]):
         return self._base_url is None and self.variables[0] not in os.environ
 
     async def _open(self) -> Any:
-        sdk = await asyncio.to_thread(importlib.import_module, self.sdk)
+        sdk, tls = await asyncio.to_thread(_load, self.sdk)
         url_variable, key_variable = self.variables
         api_key = self._api_key or os.environ.get(key_variable)
         if not api_key:
@@ -101,6 +115,7 @@ class SdkModel(EndpointModel[Any]):
             max_retries=0,
             timeout=self._timeout,
             default_headers=self._headers,
+            http_client=sdk.DefaultAsyncHttpxClient(verify=tls),
         )
 
     async def _close(self, client: Any) -> None:

@@ -154,7 +154,7 @@ async def test_what_cannot_pass_is_not_asked_again(llmock, streaming, status, co
 
 @both_ways
 async def test_an_outage_ends_typed(llmock, streaming):
-    llmock.outage(status=529)
+    llmock.fail(529, times=None, retry_after=0.05)
     with pytest.raises(ModelError) as caught:
         await answered(connect(llmock.url, retry=RetryPolicy(retries=1)), streaming)
     error = caught.value
