@@ -218,6 +218,14 @@ def _user_message(question: object) -> Message:
     if isinstance(question, Message):
         message = question
     else:
+        if isinstance(question, list | tuple) and any(
+            isinstance(part, Message) or (isinstance(part, Mapping) and "role" in part)
+            for part in question
+        ):
+            raise InvalidValue(
+                "pass the new message only, as a str or one user Message: the log has "
+                "the earlier ones (add_messages imports others)"
+            )
         try:
             message = Message("user", question)  # type: ignore[arg-type]  # checked by Message
         except InvalidMessage as error:

@@ -10,6 +10,7 @@ from .events import (
     Event,
     ModelEnded,
     ModelStarted,
+    StepRestarted,
     TextDelta,
     ToolEnded,
     ToolStarted,
@@ -66,6 +67,16 @@ class Audience:
             if self._journal.unsettled:
                 await self._journal.settled()
             self.push(event)
+
+    async def model_started(self, step: int) -> None:
+        """Show that a model call begins; that it is repeated to who has seen it begin. EV-1."""
+        for listener in self._listeners:
+            if not listener.fresh and listener.model_step == step:
+                await self.show(StepRestarted(step))
+                return
+        await self.show(ModelStarted(step))
+        for listener in self._listeners:
+            listener.model_step = step
 
     def push(self, event: Event) -> None:
         """Show an event now; everything before it is stored."""

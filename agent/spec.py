@@ -7,7 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from ..actors.errors import InvalidValue
+from ..memory.context_policy import ContextPolicy
 from ..memory.forms import MemoryForm, memory_form
+from ..memory.turn import CountTokens
 from .busy import ON_BUSY, OnBusy
 from .callbacks import Callback, check_callbacks
 from .model import ChatModel
@@ -24,7 +26,8 @@ class AgentSpec:
     model: a ChatModel; None only with `kernel=`, which brings model, tools and filters.
     instructions: the system prompt, shown at every model call and never stored (AG-8).
     tools: functions or `Tool`s, names distinct. memory: one of the five forms (MF-1…5).
-    context: a ContextPolicy, applied after prepare and repair.
+    context: a ContextPolicy, applied after prepare and repair; count_tokens: its counter
+    (o200k_base).
 
     Limits of a turn (LM-1): max_rounds model calls, max_tool_calls and turn_timeout (seconds) or
     None. model_timeout and tool_timeout are seconds per call. parallel_tools=False runs the calls
@@ -42,7 +45,7 @@ class AgentSpec:
     instructions: str = ""
     tools: Iterable[Tool | Callable[..., object]] = ()
     memory: object = "default"
-    context: Any = None
+    context: ContextPolicy | None = None
     kernel: Any = None
     max_rounds: int = 25
     max_tool_calls: int | None = None
@@ -58,6 +61,7 @@ class AgentSpec:
     output: Mapping[str, object] | None = None
     tool_values: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
+    count_tokens: CountTokens | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -82,6 +86,9 @@ class AgentSpec:
             raise InvalidValue(f"parallel_tools={self.parallel_tools!r}: pass True or False")
         if self.gate is not None and not callable(self.gate):
             raise InvalidValue(f"gate={self.gate!r}: pass a function of one call, or None")
+        context: object = self.context
+        if context is not None and not isinstance(context, ContextPolicy):
+            raise InvalidValue(f"context={context!r}: pass a ContextPolicy(…), or None")
         _choice("on_busy", self.on_busy, ON_BUSY)
         _choice("on_environment_error", self.on_environment_error, ("proceed", "pause"))
         output: object = self.output

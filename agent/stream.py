@@ -31,6 +31,8 @@ class Listener:
         self._finished = False
         self.closed = False
         self.request: TurnRequest | None = None
+        self.model_step = 0
+        """The step of the model call that it was last shown to begin."""
         self.fresh = True
         """Whether the turn has still to show it what happened before it came."""
 

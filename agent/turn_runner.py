@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actors import telemetry
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.failpoint import failpoint
+from ..memory.budget import ContextTooLarge
 from ..memory.provider import ProviderError
 from ..stores.message import Message
 from ..stores.record import NewRecord
@@ -130,9 +131,7 @@ class TurnRunner:
                 task.uncancel()
             self.stoppable = False
             result = await self._stop(request, request.stop)
-        except ModelError as error:
-            result = await self._failed(error)
-        except ProviderError as error:
+        except (ModelError, ProviderError, ContextTooLarge) as error:
             result = await self._failed(error)
         except KeepwellError:
             self.journal.lost()

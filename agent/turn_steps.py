@@ -17,12 +17,12 @@ from ..actors.failpoint import failpoint
 from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
+from .context_budget import ContextBudget
 from .context_view import shown_by_provider
 from .delegation import DelegateTool
 from .errors import ModelError
 from .events import (
     ModelEnded,
-    ModelStarted,
     StepRestarted,
     TextDelta,
     ToolEnded,
@@ -91,6 +91,12 @@ class TurnSteps:
         self.delegates = any(isinstance(tool, DelegateTool) for tool in spec.tool_list)
         self.base: History | Sequence[Message] = ()
         instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
+        self._instructions = instructions
+        self._budget = (
+            ContextBudget(spec.context, self.tools.schemas, spec.count_tokens)
+            if spec.context is not None
+            else None
+        )
         self._head = (Message("system", instructions),) if instructions else ()
         self.partial: ModelCall | None = None
         self.batch: RunningBatch | None = None
@@ -108,7 +114,7 @@ class TurnSteps:
             messages, self.tools.schemas, self._spec.output, self._id, turn.turn_id, step
         )
         await self._audience.tell("on_model_call", step, request)
-        await self._audience.show(ModelStarted(step))
+        await self._audience.model_started(step)
         call = self.partial = ModelCall(self._spec.chat_model, self._spec.model_timeout)
         streamed = [False]
 
@@ -200,6 +206,8 @@ class TurnSteps:
             messages = base.shown_with(turn.messages())
         else:
             messages = await shown_by_provider(self._memory, self._id, base, turn.messages())
+        if self._budget is not None:
+            return await self._budget.fit(messages, turn.messages(), self._instructions)
         return (*self._head, *messages)
 
     async def _verdicts(self, turn: TurnState, message: Message) -> list[dict[str, object]] | None:

@@ -410,6 +410,11 @@ class Runtime:
         home = self._memories.get(id(key))
         if home is None or home.closed is not None:
             home = self._memories[id(key)] = ProviderHome(key)
+            if custom and not getattr(target, "journal", False):
+                logger.warning(
+                    "memory provider %r is no journal: unfinished turns are not resumed, and "
+                    "turn_id and pauses do not hold across restarts", target,
+                )  # fmt: skip
         return ProviderHandle(
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,

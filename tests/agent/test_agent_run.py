@@ -106,7 +106,10 @@ async def test_ag_3_no_answer_before_its_commit(bench: Any) -> None:
     assert (await running).text == "done"
 
 
-@pytest.mark.parametrize("question", ["", "   ", [], None, 5, Message("assistant", "x")])
+@pytest.mark.parametrize(
+    "question",
+    ["", "   ", [], None, 5, Message("assistant", "x"), [{"role": "user", "content": "x"}]],
+)
 async def test_ag_1_what_is_no_question_starts_no_turn(bench: Any, question: Any) -> None:
     agent = await bench.agent(ScriptedModel("never"))
     with pytest.raises(InvalidValue):

@@ -170,3 +170,14 @@ async def test_tool_events_carry_what_was_called_and_what_came(bench: Any) -> No
     ended = next(e for e in events if isinstance(e, ToolEnded))
     assert (started.call_id, started.name, started.arguments) == ("call_1", "nope", {"a": 1})
     assert (ended.call_id, ended.step, ended.error) == ("call_1", 2, "unknown_tool")
+
+
+async def test_ev_1_a_model_call_repeated_after_a_crash_says_so(bench: Any) -> None:
+    never = asyncio.Event()
+    agent = await bench.agent(ScriptedModel(Held(never, "x"), "after the crash"))
+    stream = agent.stream("go")
+    assert isinstance(await anext(stream), TurnStarted)
+    assert isinstance(await anext(stream), ModelStarted)
+    await bench.crash(agent)
+    events = [event async for event in stream]
+    assert names(events) == ["StepRestarted", "TextDelta", "ModelEnded", "TurnEnded"]
