@@ -24,8 +24,9 @@ the `dict[str, str]` of a caller."""
 MAX_DEPTH: Final = 100
 """How deep lists and dicts may be nested."""
 
-MAX_NODES: Final = 1 << 22
-"""Most values in one piece of data: bounds the work for a list that holds one list many times."""
+MAX_CONTAINERS: Final = 1 << 18
+"""Most lists and dicts in one piece of data: a list may hold one list many times, and that many
+times more often at each level. Atoms are not counted, the size limits bound those."""
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
@@ -60,7 +61,7 @@ def copy_plain(value: object) -> Plain:
     if kind is bool or value is None:
         return value
     try:
-        return _copy(value, 0, [MAX_NODES])
+        return _copy(value, 0, [MAX_CONTAINERS])
     except _Fault as fault:
         raise NotPlain("$" + "".join(reversed(fault.steps)), fault.problem) from None
 
@@ -79,10 +80,10 @@ def _copy(value: object, depth: int, budget: list[int]) -> Plain:
             raise _Fault(f"{value!r} is no JSON number; pass None or a str")
         return float.__float__(value)
     if isinstance(value, Mapping):
-        _enter(len(value), depth, budget)
+        _enter(depth, budget)
         return _copy_items(value, depth, budget)
     if isinstance(value, list | tuple):
-        _enter(len(value), depth, budget)
+        _enter(depth, budget)
         return _copy_list(value, depth, budget)
     raise _Fault(
         f"{shown(value)} is a {type(value).__name__}; pass None, bool, int, float, str, list or "
@@ -90,12 +91,12 @@ def _copy(value: object, depth: int, budget: list[int]) -> Plain:
     )
 
 
-def _enter(size: int, depth: int, budget: list[int]) -> None:
+def _enter(depth: int, budget: list[int]) -> None:
     if depth >= MAX_DEPTH:
         raise _Fault(f"nested more than {MAX_DEPTH} deep; flatten it")
-    budget[0] -= size
+    budget[0] -= 1
     if budget[0] < 0:
-        raise _Fault(f"holds more than {MAX_NODES} values; store a blob instead")
+        raise _Fault(f"holds more than {MAX_CONTAINERS} lists and dicts; store a blob instead")
 
 
 def _copy_items(value: Mapping[object, object], depth: int, budget: list[int]) -> dict[str, Plain]:

@@ -6,10 +6,9 @@ is changed, so that an operation that fails inside a shared transaction leaves i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..actors.errors import InvalidValue
 from . import blob_ledger
@@ -17,8 +16,6 @@ from .errors import shown
 from .plain import Plain, canonical_json
 from .session_errors import (
     ChannelFull,
-    CursorNotFound,
-    EventsTrimmed,
     FingerprintMismatch,
     IdempotencyConflict,
     NotFound,
@@ -26,8 +23,9 @@ from .session_errors import (
     SessionCursorConflict,
     SessionFenced,
 )
-from .session_event import DeadLetter, InboxMessage, SessionEvent
-from .session_head import Head, decode_head, head_key, read_head, write_head
+from .session_event import SessionEvent
+from .session_head import Head, head_key, read_head, write_head
+from .session_reads import state_of
 from .session_rows import (
     EVENTS,
     INBOX,
@@ -53,12 +51,10 @@ from .session_state import (
     Ack,
     Admission,
     Claim,
-    HeadCursor,
     Letter,
     SessionInfo,
     SessionSettings,
     SessionState,
-    StoredOutcome,
     TurnWrites,
 )
 
@@ -106,17 +102,6 @@ def _create(rows: Rows, session_id: str, birth: str) -> Head:
     number = (unpack(known) if known is not None else 0) + 1
     rows.put(NUMBERS, pack(number))
     return Head(session_id, number, birth)
-
-
-def info(rows: Rows, session_id: str) -> SessionInfo:
-    """Counters; `exists=False` for an unknown session."""
-    head = read_head(rows, session_id)
-    return SessionInfo(session_id) if head is None else head.info()
-
-
-def pending_sessions(rows: Rows) -> list[str]:
-    """Ids of the sessions with untaken messages, the oldest session first (C6)."""
-    return [unpack(value) for _, value in rows.scan(PENDING_ROW, PENDING_ROW + b"\xff" * 9)]
 
 
 def delete(rows: Rows, session_id: str) -> bool:
@@ -301,7 +286,7 @@ def commit(
     if keep_counters and at:
         before = rows.get(place_key(REVISION, head.number, at))
         assert before is not None  # the head's revision always stays
-        state = replace(_state(unpack(before)), carrier=state.carrier)
+        state = replace(state_of(unpack(before)), carrier=state.carrier)
     head.cursor = at + 1
     place = place_key(REVISION, head.number, head.cursor)
     rows.put(place, pack((
@@ -347,7 +332,9 @@ def _write_turn(
             _trim_keys(rows, head, channel)
     _add_events(rows, head, writes.events)
     if writes.closes is not None:
-        _finish(rows, head, writes.closes, now)
+        if writes.outcome == "cancelled":
+            head.unprocessed += 1
+        _finish(rows, head, writes.closes if writes.explicit else None, now, writes.closes)
 
 
 def _take(
@@ -426,9 +413,11 @@ def _drop(rows: Rows, place: bytes) -> None:
 # -- the end of a session ------------------------------------------------------------------------
 
 
-def seal(rows: Rows, session_id: str, epoch: int, reason: str | None) -> SessionInfo:
+def seal(rows: Rows, session_id: str, reason: str | None) -> SessionInfo:
     """Refuse messages from now on; an explicit reason wins over the default (B21)."""
-    head = _owned(rows, session_id, epoch)
+    head = read_head(rows, session_id)
+    if head is None:
+        raise NotFound(f"session {shown(session_id)}")
     if not head.closed:
         _give_reason(head, reason)
         head.closing = True
@@ -453,15 +442,17 @@ def finish(
     return head.info()
 
 
-def _give_reason(head: Head, reason: str | None) -> None:
+def _give_reason(head: Head, reason: str | None, default: str = "closed") -> None:
     if reason is not None and not head.explicit:
         head.reason, head.explicit = reason, True
     elif head.reason is None:
-        head.reason = "closed"
+        head.reason = default
 
 
-def _finish(rows: Rows, head: Head, reason: str | None, now: float) -> None:
-    _give_reason(head, reason)
+def _finish(
+    rows: Rows, head: Head, reason: str | None, now: float, default: str = "closed"
+) -> None:
+    _give_reason(head, reason, default)
     left = TurnWrites(head.epoch, outcome="closed", error=head.reason, letter=Letter("closed"))
     for order in range(head.taken + 1, head.accepted + 1):
         _take(rows, head, order, left, None, now)
@@ -474,98 +465,7 @@ def _finish(rows: Rows, head: Head, reason: str | None, now: float) -> None:
     )
 
 
-# -- reading -----------------------------------------------------------------------------------
-
-
-def load(rows: Rows, session_id: str, cursor: int | HeadCursor, empty: Plain) -> SessionState:
-    """The state at a cursor; HEAD is the newest, 0 the fresh one (C8, C11)."""
-    head = read_head(rows, session_id)
-    at = head.cursor if head is not None else 0
-    wanted = at if isinstance(cursor, HeadCursor) else cursor
-    if wanted == 0:
-        return SessionState(empty)
-    row = rows.get(place_key(REVISION, head.number, wanted)) if head is not None else None
-    if row is None:
-        raise CursorNotFound(session_id, wanted, head.oldest_revision if at and head else 0)
-    return _state(unpack(row))
-
-
-def _state(row: Any) -> SessionState:
-    return SessionState(*row[1:])
-
-
-def inbox(rows: Rows, session_id: str, after: int, limit: int) -> list[InboxMessage]:
-    """Untaken messages behind order `after`, in order of acceptance."""
-    head = read_head(rows, session_id)
-    if head is None:
-        return []
-    found: list[InboxMessage] = []
-    first = place_key(INBOX, head.number, max(after, head.taken) + 1)
-    for key, value in rows.scan(first, span(INBOX, head.number)[1]):
-        channel, seq, payload, *_ = unpack(value)
-        order = place_of(key)
-        found.append(
-            InboxMessage(order, channel, seq, payload,
-                         head.deliveries if order == head.suspect else 0)
-        )  # fmt: skip
-        if len(found) == limit:
-            break
-    return found
-
-
-def events(rows: Rows, session_id: str, after: int, limit: int) -> list[SessionEvent]:
-    """Events behind position `after`. Raises EventsTrimmed (B6)."""
-    head = read_head(rows, session_id)
-    if head is None or after >= head.position:
-        return []
-    if after < head.oldest_event - 1:
-        raise EventsTrimmed(session_id, after, head.oldest_event)
-    begin, end = span(EVENTS, head.number)
-    start = begin
-    for key, _ in rows.scan(begin, place_key(EVENTS, head.number, after + 2), reverse=True):
-        start = key  # the row that holds event after + 1
-        break
-    found: list[SessionEvent] = []
-    for _, value in rows.scan(start, end):
-        for row in unpack(value):
-            if row[1] > after:
-                found.append(SessionEvent(*row))
-                if len(found) == limit:
-                    return found
-    return found
-
-
-def dead_letters(rows: Rows, session_id: str, after: int, limit: int) -> list[DeadLetter]:
-    """Dead letters behind id `after`, the oldest first."""
-    head = read_head(rows, session_id)
-    if head is None:
-        return []
-    found: list[DeadLetter] = []
-    first = place_key(LETTER, head.number, after + 1)
-    for key, value in rows.scan(first, span(LETTER, head.number)[1]):
-        found.append(DeadLetter(place_of(key), *unpack(value)))
-        if len(found) == limit:
-            break
-    return found
-
-
-STREAMS: dict[str, Callable[[Rows, str, int, int], list[Any]]] = {
-    "inbox": inbox,
-    "events": events,
-    "dead_letters": dead_letters,
-}
-
-
-def outcome_of(rows: Rows, session_id: str, channel: str, key: str) -> StoredOutcome | None:
-    """What a key knows of its message's turn; None if the key is unknown (B9a)."""
-    head = read_head(rows, session_id)
-    if head is None:
-        return None
-    row = rows.get(prefix(KEY, head.number) + short_hash(channel.encode(), key.encode()))
-    if row is None:
-        return None
-    _, _, _, _, _, outcome, outputs, error = unpack(row)
-    return StoredOutcome(outcome, outputs or [], error)
+# -- letters and consumers -----------------------------------------------------------------------
 
 
 def retry(
@@ -586,9 +486,6 @@ def retry(
     head.letters -= 1
     write_head(rows, head)
     return Ack(channel, seq)
-
-
-# -- consumers ---------------------------------------------------------------------------------
 
 
 def consume(rows: Rows, session_id: str, consumer: str, position: int | None) -> int:
@@ -620,8 +517,3 @@ def forget_consumer(rows: Rows, session_id: str, consumer: str) -> bool:
     _trim_events(rows, head)
     write_head(rows, head)
     return True
-
-
-def all_heads(rows: Rows) -> list[SessionInfo]:
-    """Every session, in key order; for listings and checks."""
-    return [decode_head(value).info() for _, value in rows.scan(b"S", b"T")]

@@ -115,7 +115,8 @@ class TurnWrites:
     `epoch`: of the owner's claim. `taken`: the order of the message, None if there was none.
     `outcome`, `outputs`, `error`: for the message's key. `events`: with positions, contiguous.
     `letter`: the message goes to the dead letters. `log`: see LogRecords. `closes`: the reason for
-    which the session ends with this turn; what is untaken then goes to the dead letters.
+    which the session ends with this turn; what is untaken then goes to the dead letters. A reason
+    that is not `explicit` gives way to one that was given before (B21).
     """
 
     epoch: int
@@ -127,6 +128,7 @@ class TurnWrites:
     letter: Letter | None = None
     log: LogRecords | None = None
     closes: str | None = None
+    explicit: bool = True
 
 
 @dataclass(frozen=True, slots=True)

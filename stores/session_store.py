@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
-from . import blob_ledger, session_ledger
+from . import blob_ledger, session_ledger, session_reads
 from .blob_store import MIN_AGE, Collected, check_tenant, parse_ref
 from .conversation_id import conversation_key
 from .errors import shown
@@ -165,7 +165,7 @@ class RowsSessionStore(ABC):
             if not isinstance(cursor, HeadCursor):
                 _check_count(cursor, "cursor")
             empty = copy_plain(self._empty)
-            return self._read(lambda rows: session_ledger.load(rows, session_id, cursor, empty))
+            return self._read(lambda rows: session_reads.load(rows, session_id, cursor, empty))
 
         return _guarded(prepare)
 
@@ -271,9 +271,9 @@ class RowsSessionStore(ABC):
 
         def prepare() -> Future[Any]:
             _check_session_id(session_id)
-            work = session_ledger.STREAMS.get(stream)
+            work = session_reads.STREAMS.get(stream)
             if work is None:
-                known = ", ".join(session_ledger.STREAMS)
+                known = ", ".join(session_reads.STREAMS)
                 raise InvalidValue(f"stream must be one of {known}, not {shown(stream)}")
             _check_count(after, "after")
             if type(limit) is not int or limit < 1:
@@ -286,7 +286,7 @@ class RowsSessionStore(ABC):
 
     def info(self, session_id: str) -> Future[SessionInfo]:
         """Counters of a session, without reading its data."""
-        return self._ask(session_id, session_ledger.info)
+        return self._ask(session_id, session_reads.info)
 
     def deliver(self, session_id: str, epoch: int, order: int, deliveries: int) -> Future[None]:
         """Note that a message is taken up again (B18). Raises SessionFenced."""
@@ -294,9 +294,13 @@ class RowsSessionStore(ABC):
             lambda rows: session_ledger.deliver(rows, session_id, epoch, order, deliveries)
         )
 
-    def seal(self, session_id: str, epoch: int, reason: str | None) -> Future[SessionInfo]:
-        """Refuse messages from now on (B21). Raises SessionFenced."""
-        return self._write(lambda rows: session_ledger.seal(rows, session_id, epoch, reason))
+    def seal(self, session_id: str, reason: str | None) -> Future[SessionInfo]:
+        """Refuse messages from now on, whoever owns the session (B21). Raises NotFound."""
+        return self._write(lambda rows: session_ledger.seal(rows, session_id, reason))
+
+    def snapshot(self, session_id: str) -> Future[tuple[SessionInfo, SessionState]]:
+        """Counters and newest state, of one moment."""
+        return self._ask(session_id, session_reads.snapshot)
 
     def finish(
         self, session_id: str, epoch: int, reason: str | None, error: str | None = None
@@ -312,7 +316,7 @@ class RowsSessionStore(ABC):
 
     def outcome_of(self, session_id: str, channel: str, key: str) -> Future[StoredOutcome | None]:
         """What a key knows of its message's turn; None if it is unknown (B9a)."""
-        return self._read(lambda rows: session_ledger.outcome_of(rows, session_id, channel, key))
+        return self._read(lambda rows: session_reads.outcome_of(rows, session_id, channel, key))
 
     def retry(self, session_id: str, letter: int, admission: Admission) -> Future[Ack]:
         """Accept a dead letter again (B19). Raises NotFound, ChannelFull, SessionClosed."""
@@ -345,11 +349,11 @@ class RowsSessionStore(ABC):
 
     def pending_sessions(self) -> Future[list[str]]:
         """Ids of the sessions with untaken messages (C6)."""
-        return self._read(session_ledger.pending_sessions)
+        return self._read(session_reads.pending_sessions)
 
     def sessions(self) -> Future[list[SessionInfo]]:
         """All sessions, in key order."""
-        return self._read(session_ledger.all_heads)
+        return self._read(session_reads.all_heads)
 
     def delete(self, session_id: str) -> Future[bool]:
         """Remove all of a session and free its id (B22); False if there was none."""
@@ -359,6 +363,32 @@ class RowsSessionStore(ABC):
             return self._write(lambda rows: session_ledger.delete(rows, session_id))
 
         return _guarded(prepare)
+
+    # -- summaries of conversations --------------------------------------------------------------
+
+    def summary(
+        self, conversation_id: str, summarizer: str, epoch: int
+    ) -> Future[tuple[int, str] | None]:
+        """Watermark and text that a summarizer has stored for a conversation's epoch (F12)."""
+        return self._read(
+            lambda rows: session_reads.summary(rows, conversation_id, summarizer, epoch)
+        )
+
+    def swap_summary(
+        self,
+        conversation_id: str,
+        summarizer: str,
+        epoch: int,
+        before: int,
+        after: tuple[int, str],
+    ) -> Future[tuple[int, str]]:
+        """Store a summary if the watermark still is `before`; what is stored then (F12)."""
+        kept = (after[0], str(copy_plain(after[1])))
+        return self._write(
+            lambda rows: session_reads.swap_summary(
+                rows, conversation_id, summarizer, epoch, before, kept
+            )
+        )
 
     def _ask(self, session_id: str, work: Callable[[Rows, str], T]) -> Future[T]:
         def prepare() -> Future[T]:

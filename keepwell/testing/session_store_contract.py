@@ -333,7 +333,7 @@ class OwnSessionStoreContract(SessionStoreContract, SessionJournalContract):
         assert (await run(store.info("s"))).oldest_event == 7
 
     async def test_b9_checks_come_in_order(self, store: Any) -> None:
-        epoch = await play(store, 1)
+        await play(store, 1)
         fault = RequestError("type or size")
         full = Admission(capacity=0)
         known = await run(store.accept("s", "in", 1, key="k1", admission=Admission(0, fault)))
@@ -342,7 +342,7 @@ class OwnSessionStoreContract(SessionStoreContract, SessionJournalContract):
             await run(store.accept("s", "in", 2, admission=Admission(0, fault)))
         with pytest.raises(ChannelFull):
             await run(store.accept("s", "in", 2, key="new", admission=full))
-        await run(store.seal("s", epoch, "enough"))
+        await run(store.seal("s", "enough"))
         with pytest.raises(SessionClosed, match="enough"):
             await run(store.accept("s", "in", 2, admission=Admission(0, fault)))
         assert (await run(store.accept("s", "in", 1, key="k1"))).outcome == "done"
@@ -409,8 +409,8 @@ class OwnSessionStoreContract(SessionStoreContract, SessionJournalContract):
 
     async def test_b21_an_explicit_reason_wins(self, store: Any) -> None:
         epoch = await play(store, 0)
-        assert (await run(store.seal("s", epoch, None))).reason == "closed"
-        assert (await run(store.seal("s", epoch, "mine"))).reason == "mine"
+        assert (await run(store.seal("s", None))).reason == "closed"
+        assert (await run(store.seal("s", "mine"))).reason == "mine"
         assert (await run(store.finish("s", epoch, "other"))).reason == "mine"
 
     async def test_c6_pending_sessions(self, store: Any) -> None:
