@@ -5,6 +5,7 @@ root (one_for_one)
 ├── supervisors of further stores
 ├── providers (per child 5 in 10 s)
 ├── agents (per child 5 in 10 s)
+├── sessions (per child 5 in 10 s)
 └── what `start_child` adds
 """
 
@@ -37,15 +38,24 @@ from .memory.provider_handle import NoMemory, ProviderHandle
 from .memory.provider_home import ProviderHome
 from .memory.provider_supervisor import ProviderSupervisor
 from .memory.turn_gate import turn_gates
+from .sessions.flow_services import FlowServices, default_services
+from .sessions.open_sessions import MAX_ERRORS, OpenSessions
+from .sessions.session_actor import SessionSupervisor
+from .sessions.turn_loop import MAX_DELIVERIES
 from .stores import DiskStore, MemoryStore, Store, StoreHandle
 from .stores.conversation_id import conversation_key
+from .stores.session_state import DEDUPE_WINDOW, DEFAULT_TENANT, RETAIN_EVENTS
 from .supervision import ChildSpec, Supervisor, terminate_child
+from .surroundings import make_body_of, services_of, session_store_of
 
 if TYPE_CHECKING:
     from .actors.clock import Clock
     from .actors.scheduler import Scheduler
+    from .sessions import Session
+    from .sessions.session_handle import SessionHandle
     from .stores.environment import Durability
     from .stores.port import Port
+    from .stores.session_store import RowsSessionStore
     from .stores.token_counter import TokenCounter
 
 T = TypeVar("T")
@@ -103,6 +113,7 @@ class Runtime:
         self._supervisor: Any = None
         self._agents: Any = None
         self._providers: Any = None
+        self._sessions: OpenSessions | None = None
         self._memories: dict[Any, ProviderHome] = {}
         self._starting: dict[ProviderHome, Future[Any]] = {}
         self._queues: set[TurnQueue] = set()
@@ -203,6 +214,13 @@ class Runtime:
         )
         self._agents = await self._supervisor.start_child(
             ChildSpec("agents", AgentSupervisor, type="supervisor")
+        )
+        sessions = await self._supervisor.start_child(
+            ChildSpec("sessions", SessionSupervisor, type="supervisor")
+        )
+        kept = session_store_of(self)
+        self._sessions = OpenSessions(
+            kept, self.system, sessions, partial(make_body_of, self, kept)
         )
         if self.data_dir is not None:
             _ = self.system.run(self._report_open_turns())
@@ -378,6 +396,53 @@ class Runtime:
             pass  # the whole tree ends
         queue.close("shutdown")
 
+    # -- sessions --------------------------------------------------------------------------------
+
+    def open_session(
+        self,
+        session: Session,
+        session_id: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        conversation_id: str | None = None,
+        max_consecutive_turn_errors: int | None = MAX_ERRORS,
+        max_deliveries: int = MAX_DELIVERIES,
+        retain_events: int = RETAIN_EVENTS,
+        dedupe_window: int = DEDUPE_WINDOW,
+    ) -> Future[SessionHandle]:
+        """Open a durable session; the future gets its handle. It goes on where it was.
+
+        tenant: of the blobs it may mention. conversation_id: whose log a flow session reads and
+        adds its turns to (default: the session's id). max_consecutive_turn_errors: so many failed
+        turns in a row end it, None: never. max_deliveries: times that a message is taken up again
+        after its turn has died. retain_events, dedupe_window: how many events and idempotency keys
+        are kept. A closed session gives a handle for reading. Raises InvalidValue, SessionConflict,
+        StoreUnavailable. Rules: B6…B23, C1…C7.
+        """
+        return self._run(self._opened().open(
+            session, session_id, tenant=tenant, conversation_id=conversation_id,
+            max_consecutive_turn_errors=max_consecutive_turn_errors, max_deliveries=max_deliveries,
+            retain_events=retain_events, dedupe_window=dedupe_window,
+        ))  # fmt: skip
+
+    def pending_sessions(self) -> Future[list[str]]:
+        """Ids of the sessions with messages that no turn has taken: open them to go on (C6)."""
+        return self._run(self._opened().pending())
+
+    def delete_session(self, session_id: str) -> Future[None]:
+        """Stop a session, remove all of it, and free its id (B22). Raises NotFound."""
+        return self._run(self._opened().delete(session_id))
+
+    @property
+    def session_store(self) -> RowsSessionStore:
+        """Where sessions and blobs are kept: on disk with a data_dir, else in memory."""
+        return self._opened().store
+
+    def _opened(self) -> OpenSessions:
+        if self._sessions is None:
+            raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
+        return self._sessions
+
     async def _memory(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
         memory = self._memory_now(spec)
         form = spec.memory_form
@@ -426,3 +491,17 @@ class Runtime:
             coroutine.close()
             return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
         return self.system.run(coroutine)
+
+
+def _flow_services() -> FlowServices:
+    """What `run_flow` and driven sessions find around them: the runtime that runs here, if any."""
+    system = entered_system.get()
+    runtime = running_runtimes.get(system) if system is not None else None
+    if runtime is None and len(running_runtimes) == 1:
+        runtime = next(iter(running_runtimes.values()))
+    if runtime is None or runtime.system.closed or runtime._sessions is None:
+        return FlowServices()
+    return services_of(runtime, runtime._sessions.store)
+
+
+default_services[:] = [_flow_services]
