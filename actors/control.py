@@ -143,7 +143,7 @@ def _signal(ref: ActorRef[Any], actor: Any, sender: Any, reason: ExitReason) -> 
 def _idle(ref: ActorRef[Any], item: tuple[Any, ...]) -> tuple[Any, ...]:
     life = ref._get_life()
     if item[0] == IDLE:
-        if life.idle_number == item[1] and ref._handled == item[2] and not ref.mailbox_size:
+        if life.idle_number == item[1] and ref._handled == item[2]:
             return (RUN, life.idle_message)
         return (GO_ON,)
     if life.idle_timer is not None:
@@ -151,6 +151,12 @@ def _idle(ref: ActorRef[Any], item: tuple[Any, ...]) -> tuple[Any, ...]:
     life.idle_number += 1
     if not ref.mailbox_size and life.idle_seconds is not None:
         life.idle_timer = ref._system.clock.call_later(
-            life.idle_seconds, ref._send_control, IDLE, life.idle_number, ref._handled
+            life.idle_seconds, _idle_over, ref, life.idle_number, ref._handled
         )
     return (GO_ON,)
+
+
+def _idle_over(ref: ActorRef[Any], number: int, handled: int) -> None:
+    # What counts is whether anything waits now: a message that comes later comes after it.
+    if ref._handled == handled and not ref.mailbox_size:
+        ref._send_control(IDLE, number, handled)

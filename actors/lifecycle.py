@@ -81,6 +81,8 @@ def end(
     links, monitors = _unbind(ref, life) if life is not None else ((), ())
     ref._system.actors.pop(ref, None)
     serving, ref._serving = ref._serving, None
+    if report:  # before those who wait hear of it: they may look for the report next
+        _report(ref, reason, error, serving)
     if serving is not None:
         serving.fail(ref._died())
     if life is not None:
@@ -91,8 +93,6 @@ def end(
             life.idle_timer.cancel()
         if life.starting is not None:
             life.starting.fail(start_failed(ref, reason))
-    if report:
-        _report(ref, reason, error, serving)
     ref._drain()
     actor, ref._actor = ref._actor, None
     if error is not None:

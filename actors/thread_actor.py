@@ -26,6 +26,8 @@ class ThreadActor(Actor):
     _starts_in_caller: ClassVar[bool] = False
 
     def _launch(self, ref: ActorRef[Any], future: Future[Any], *, blocking: bool) -> None:
+        if self.has_on_start:
+            ref._get_life().starting = future
         ref._system.scheduler.add_thread(ref, lambda: start_here(ref, self, future))
 
 
