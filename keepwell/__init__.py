@@ -143,7 +143,7 @@ if TYPE_CHECKING:
         TurnConflict,
         TurnNotRunning,
     )
-    from .current_runtime import (
+    from .default_runtime import (
         current_runtime,
         default_store,
     )
@@ -396,7 +396,7 @@ _HOMES: dict[str, str] = {
         (
             "current_runtime", "default_store",
         ),
-        "current_runtime",
+        "default_runtime",
     ),
 }  # fmt: skip
 

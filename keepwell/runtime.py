@@ -17,7 +17,7 @@ import os
 import threading
 import uuid
 from asyncio import _get_running_loop
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -311,7 +311,7 @@ class Runtime:
             conversation_id = uuid.uuid4().hex
         else:
             conversation_key(conversation_id)
-        return self._run(self._spawn(spec, conversation_id))
+        return self._run(self._spawn, spec, conversation_id)
 
     async def _spawn(self, spec: AgentSpec, conversation_id: str, depth: int = 0) -> Agent:
         memory = await self._memory(spec)
@@ -329,7 +329,7 @@ class Runtime:
 
     def child_agent(self, spec: AgentSpec, conversation_id: str, depth: int) -> Future[Agent]:
         """Start a sub-agent for a delegating tool, `depth` delegations deep."""
-        return self._run(self._spawn(spec, conversation_id, depth))
+        return self._run(self._spawn, spec, conversation_id, depth)
 
     async def clear_child(self, spec: AgentSpec, conversation_id: str) -> None:
         """Forget what a sub-agent wrote."""
@@ -352,12 +352,12 @@ class Runtime:
             wait_timeout=wait_timeout,
         )  # fmt: skip
         self._fleets.append(fleet)
-        _ = self._run(self._memory(spec))  # reads must find a provider before any agent is there
+        _ = self._run(self._memory, spec)  # reads must find a provider before any agent is there
         return fleet
 
     def fleet_spawn(self, spec: AgentSpec, conversation_id: str) -> Future[Agent]:
         """Start an agent for a fleet; on any thread."""
-        return self._run(self._spawn(spec, conversation_id))
+        return self._run(self._spawn, spec, conversation_id)
 
     @property
     def clock(self) -> Clock:
@@ -369,7 +369,7 @@ class Runtime:
 
         Looks at the last record of each conversation.
         """
-        return self._run(find_open_turns(self.store))
+        return self._run(find_open_turns, self.store)
 
     async def _report_open_turns(self) -> None:
         turns = [turn for turn in await find_open_turns(self.store) if not turn.paused]
@@ -386,7 +386,7 @@ class Runtime:
         memory.gates.release(queue.conversation_id, queue)
 
     def _stop_agent(self, queue: TurnQueue) -> Future[None]:
-        return self._run(self._stopped_agent(queue))
+        return self._run(self._stopped_agent, queue)
 
     async def _stopped_agent(self, queue: TurnQueue) -> None:
         try:
@@ -419,19 +419,21 @@ class Runtime:
         are kept. A closed session gives a handle for reading. Raises InvalidValue, SessionConflict,
         StoreUnavailable. Rules: B6…B23, C1…C7.
         """
-        return self._run(self._opened().open(
-            session, session_id, tenant=tenant, conversation_id=conversation_id,
+        start = partial(
+            self._opened().open, session, session_id, tenant=tenant,
+            conversation_id=conversation_id,
             max_consecutive_turn_errors=max_consecutive_turn_errors, max_deliveries=max_deliveries,
             retain_events=retain_events, dedupe_window=dedupe_window,
-        ))  # fmt: skip
+        )  # fmt: skip
+        return self._run(start)
 
     def pending_sessions(self) -> Future[list[str]]:
         """Ids of the sessions with messages that no turn has taken: open them to go on (C6)."""
-        return self._run(self._opened().pending())
+        return self._run(self._opened().pending)
 
     def delete_session(self, session_id: str) -> Future[None]:
         """Stop a session, remove all of it, and free its id (B22). Raises NotFound."""
-        return self._run(self._opened().delete(session_id))
+        return self._run(self._opened().delete, session_id)
 
     @property
     def session_store(self) -> RowsSessionStore:
@@ -486,11 +488,11 @@ class Runtime:
             probes=not custom or accepts(target.append, "cursor"),
         )  # fmt: skip
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _run(self, start: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
+        """Run a coroutine function on the system's loop, unless the tree has ended."""
         if self.system.closed or not self.supervisor.is_alive():
-            coroutine.close()
             return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
-        return self.system.run(coroutine)
+        return self.system.run(start(*args))
 
 
 def _flow_services() -> FlowServices:
