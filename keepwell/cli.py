@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from . import store_commands
 from .actors.errors import KeepwellError, RequestError
 from .terminal import style_for
 
@@ -110,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
         help="write a page with charts, DIR/index.html, and each chart as SVG",
     )
     bench.set_defaults(module=".benchmarks.runner")
+    store_commands.add_parser(commands)
     return top
 
 

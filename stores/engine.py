@@ -145,7 +145,8 @@ class Engine(ABC):
                 conversation.used = True
                 before = conversation.size
                 if type(entry) is Written:
-                    self._extend(entry, conversation, at)
+                    self._extend(entry, conversation,
+                                 at if entry.micros == plan.micros else moment(entry.micros))
                 else:
                     conversation.reset(entry.epoch)
                 self._hot += conversation.size - before

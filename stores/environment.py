@@ -11,7 +11,7 @@ import errno
 import os
 import resource
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ class Environment:
     # -- opening --------------------------------------------------------------------------------
 
     def _open_owned(self) -> None:
-        _make_directory(self.path)
+        make_directory(self.path)
         _refuse_network(self.path)
         self._lock = LockFile(self.path)
         try:
@@ -256,6 +256,16 @@ class Environment:
         if not self.readonly:
             self.env.sync(True)
 
+    def replace(self, exchange: Callable[[], object]) -> None:
+        """Unmap the file and run `exchange`, which puts another in its place. Then only close."""
+        with self._writing, self.gate:
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
+            exchange()
+            if self._lock is not None:
+                self._lock.write(f"{self._pid} {self._fingerprint()}\n")
+
     def fence(self) -> None:
         """Refuse the owner's next transaction, and close as soon as its last one has ended.
 
@@ -286,6 +296,21 @@ class Environment:
                 lock.release()
 
 
+def page_bytes(environment: Environment) -> dict[str, int]:
+    """Bytes of the data file, and those of its pages that hold nothing now."""
+    with environment.gate, environment.env.begin() as txn:
+        size = txn.stat(environment.env.open_db(None, txn=txn))["psize"]
+        pages = environment.env.info()["last_pgno"] + 1
+        used = 2 + sum(_pages(txn.stat(environment.env.open_db(name, txn=txn, create=False)))
+                       for name in [bytes(key) for key, _ in txn.cursor()])
+    file = os.stat(os.path.join(environment.path, DATA)).st_size
+    return {"file_bytes": file, "free_bytes": max(0, (pages - used) * size)}
+
+
+def _pages(stat: Mapping[str, Any]) -> int:
+    return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
+
+
 def _abort(txn: Transaction) -> None:
     try:
         txn.abort()
@@ -307,7 +332,7 @@ def _is_short(problem: Exception) -> bool:
     return _says(problem, (errno.EIO,))
 
 
-def _make_directory(path: str) -> None:
+def make_directory(path: str) -> None:
     """Make the directory and its missing parents, 0700 each (DS-1)."""
     missing = []
     while not os.path.isdir(path):

@@ -121,22 +121,25 @@ class Plan:
             conversation.number = self._number()
             if request.append_id is not None:
                 key = id_key(conversation.number, request.append_id)
+        micros = self.micros if request.micros is None else request.micros
         entry = Written(request, conversation, stage.epoch, cursor + 1, key, stage.total,
-                        stage.tokens, self.micros)
+                        stage.tokens, micros)
         self.entries.append(entry)
         if key is not None:
             self._ids[key] = entry
         if not stage.created:
-            stage.created = self.micros
-        stage.updated = self.micros
+            stage.created = micros
+        stage.updated = micros
         stage.cursor = cursor + count
         stage.total += request.spoken
         stage.tokens += request.tokens
         return Appended(cursor + 1, cursor + count, stage.epoch, count)
 
     def _clear(self, request: Clear, stage: Stage) -> Any:
-        if request.expected is not None and request.expected != stage.epoch:
-            return StaleEpoch(request.conversation_id, request.expected, stage.epoch)
+        if request.epoch is not None and request.epoch != stage.epoch:
+            return StaleEpoch(request.conversation_id, request.epoch, stage.epoch)
+        if request.cursor is not None and request.cursor != stage.cursor:
+            return CursorConflict(request.conversation_id, request.cursor, stage.cursor)
         if not stage.conversation.number:
             stage.conversation.number = self._number()
         self.entries.append(Cleared(stage.conversation, stage.epoch + 1, stage.cursor > 0,

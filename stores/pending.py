@@ -66,7 +66,7 @@ def pack_batch(entries: Sequence[Written | Cleared], micros: int,
                            entry.first_seq, entry.id_key, request.digest, request.follows,
                            codes[request.counter],
                            [(body, tokens) for _, _, _, body, _, tokens in request.parts],
-                           entry.count_before, entry.tokens_before))
+                           entry.count_before, entry.tokens_before, entry.micros - micros))
         elif type(entry) is Cleared:
             packed.append((_CLEAR, conversation.conversation_id, conversation.number, entry.epoch,
                            entry.had_records))
@@ -85,9 +85,9 @@ def unpack_batch(value: bytes, counters: Mapping[int, str],
         if kind == _CLEAR:
             yield Cleared(conversation, epoch, rest[0], micros)
             continue
-        first, key, digest, follows, code, bodies, count, total = rest
+        first, key, digest, follows, code, bodies, count, total, later = rest
         parts: tuple[Part, ...] = tuple((*decode_body(body), body, crc32(body), tokens)
                                         for body, tokens in bodies)
         request = Append.restored(conversation_id, parts, counters.get(code, "unknown"), digest,
                                   follows)
-        yield Written(request, conversation, epoch, first, key, count, total, micros)
+        yield Written(request, conversation, epoch, first, key, count, total, micros + later)

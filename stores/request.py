@@ -45,13 +45,14 @@ class Request:
 
 
 class Clear(Request):
-    """Empty a conversation and raise its epoch. `expected`: only if the epoch is still this one."""
+    """Empty a conversation, raise its epoch; with `epoch`, `cursor` only if it still has them."""
 
-    __slots__ = ("expected",)
+    __slots__ = ("cursor", "epoch")
 
-    def __init__(self, conversation_id: str, expected: int | None = None) -> None:
+    def __init__(self, conversation_id: str, *, epoch: int | None = None,
+                 cursor: int | None = None) -> None:
         super().__init__(conversation_id, conversation_key(conversation_id))
-        self.expected = expected
+        self.epoch, self.cursor = epoch, cursor
 
 
 Part = tuple[Message | None, str | None, Any, bytes, int, int]
@@ -68,8 +69,8 @@ class Append(Request):
     than lists: whatever is held here the garbage collector looks at again and again.
     """
 
-    __slots__ = ("append_id", "counter", "cursor", "digest", "epoch", "follows", "parts", "size",
-                 "spoken", "tokens")
+    __slots__ = ("append_id", "counter", "cursor", "digest", "epoch", "follows", "micros", "parts",
+                 "size", "spoken", "tokens")
 
     def __init__(self, conversation_id: str, messages: Iterable[Any], *,
                  append_id: str | None = None, follows: str | None = None,
@@ -80,6 +81,7 @@ class Append(Request):
         self.key = conversation_key(conversation_id)
         self.attempts = 0
         self.withdrawn = False
+        self.micros: int | None = None  # an import's: when it was first stored
         if append_id is not None or follows is not None:
             _check_id(append_id, "append_id")
             _check_id(follows, "follows")
@@ -122,7 +124,7 @@ class Append(Request):
         """An append that was committed before, from the batch log."""
         append = cls.__new__(cls)
         Request.__init__(append, conversation_id, conversation_key(conversation_id))
-        append.append_id = append.epoch = append.cursor = None
+        append.append_id = append.epoch = append.cursor = append.micros = None
         append.follows, append.digest, append.counter = follows, digest, counter
         append.parts = parts
         append.size = sum(len(body) for _, _, _, body, _, _ in parts)
