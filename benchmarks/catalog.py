@@ -1,11 +1,10 @@
-"""Finds the benchmarks: the modules beside this one that ask questions."""
+"""Finds the benchmarks: the modules beside this one that define `questions(scale)`."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,19 +14,10 @@ from .benchmark import Question, Scale
 
 _FOLDER = Path(__file__).parent
 
-# What measures rather than asks.
-_MACHINERY = {"__main__", "benchmark", "catalog", "chart", "child", "compare", "disk", "erlang",
-              "machine",
-              "measure", "open_loop", "page", "population", "report", "runner"}
-
 
 def names() -> list[str]:
-    """Return the names of all benchmarks, in alphabetical order."""
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules([str(_FOLDER)])
-        if module.name not in _MACHINERY
-    )
+    """Return the names of all benchmarks, in alphabetical order. Imports none of them."""
+    return sorted(path.stem for path in _FOLDER.glob("*.py") if _asks(_parsed(path.stem)))
 
 
 def check(wanted: Sequence[str]) -> list[str]:
@@ -50,5 +40,17 @@ def questions(name: str, scale: Scale) -> Sequence[Question]:
 
 def title(name: str) -> str:
     """Return the first line of the benchmark's docstring: what it asks. Imports nothing."""
-    tree = ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-    return (ast.get_docstring(tree) or "").partition("\n")[0]
+    return (ast.get_docstring(_parsed(name)) or "").partition("\n")[0]
+
+
+def _parsed(name: str) -> ast.Module:
+    return ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+
+
+def _asks(module: ast.Module) -> bool:
+    """Whether it defines `questions(scale)`."""
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == "questions"
+        and [argument.arg for argument in node.args.args] == ["scale"]
+        for node in module.body
+    )

@@ -10,7 +10,9 @@ from .benchmark import Contender, Question, Result, Sample, Scale, Stopwatch
 Progress = Callable[[str], None]
 
 
-def measure(question: Question, scale: Scale, progress: Progress) -> dict[str, Result]:
+def measure(
+    question: Question, scale: Scale, progress: Progress, *, warm_up: bool = True
+) -> dict[str, Result]:
     """Return the result of each contender of `question` by name.
 
     After one small round each for warming up (imports, caches, thread pools) the contenders take
@@ -24,7 +26,7 @@ def measure(question: Question, scale: Scale, progress: Progress) -> dict[str, R
     running = [contender for contender in question.contenders if not contender.missing]
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in running}
     rounds = question.rounds or scale.rounds
-    for turn in range(rounds + 1):
+    for turn in range(0 if warm_up else 1, rounds + 1):
         for contender in tuple(running):
             if len(samples[contender.name]) >= (contender.rounds or rounds):
                 continue

@@ -35,7 +35,7 @@ def _small(contenders: Sequence[Contender]) -> Iterator[Contender]:
 def test_benchmark_runs(name: str) -> None:
     scale = Scale(quick=True)
     answers = [
-        (question, measure(question, scale, lambda _: None))
+        (question, measure(question, scale, lambda _: None, warm_up=False))
         for question in map(small, catalog.questions(name, scale))
     ]
     for question, results in answers:
