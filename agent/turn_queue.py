@@ -110,6 +110,8 @@ class TurnQueue:
         self.closed: BaseException | None = None
         self.on_close: list[Callable[[], object]] = []
         self.on_idle: Callable[[], object] | None = None
+        self._refusing: BaseException | None = None
+        self._idle_waiters: list[Future[None]] = []
 
     # -- callers -------------------------------------------------------------------------------
 
@@ -127,6 +129,10 @@ class TurnQueue:
                 joined = self._by_turn.get(request.turn_id)
                 if joined is not None:
                     return self._join(joined, request, listener)
+            if self._refusing is not None and request.kind in ("run", "resume", "add"):
+                _refuse(request, listener, self._refusing)
+                return request
+            if request.kind == "run":
                 refusal = self._admit(request, superseded)
                 if refusal is not None:
                     _refuse(request, listener, refusal)
@@ -213,9 +219,12 @@ class TurnQueue:
             ref = self.ref
             if request is running and request.stop is None:
                 request.stop = Stop("cancelled")
+            waiters = self._take_idle_waiters()
         if request is not running:
             request.fail(TurnCancelled(request.turn_id))
             done.complete(None)
+            for waiter in waiters:
+                waiter.complete(None)
             return done
 
         def ended(future: Future[Any]) -> None:
@@ -288,8 +297,28 @@ class TurnQueue:
             if self._by_turn.get(request.turn_id) is request:
                 del self._by_turn[request.turn_id]
             idle = self.on_idle if not self._waiting else None
+            waiters = self._take_idle_waiters()
         if idle is not None:
             idle()
+        for waiter in waiters:
+            waiter.complete(None)
+
+    def _take_idle_waiters(self) -> list[Future[None]]:
+        if self.running is not None or self._waiting:
+            return []
+        waiters, self._idle_waiters = self._idle_waiters, []
+        return waiters
+
+    def drain(self, refusal: BaseException) -> Future[None]:
+        """Refuse what is new with `refusal`; done when nothing runs or waits any more."""
+        idle: Future[None] = Future()
+        with self._lock:
+            self._refusing = refusal
+            self._idle_waiters.append(idle)
+            waiters = self._take_idle_waiters()
+        for waiter in waiters:
+            waiter.complete(None)
+        return idle
 
     def close(self, reason: Any) -> None:
         """No incarnation will come any more: fail everyone who waits."""
@@ -302,6 +331,9 @@ class TurnQueue:
             self._waiting.clear()
             self._by_turn.clear()
             self.running = None
+            waiters = self._take_idle_waiters()
+        for waiter in waiters:
+            waiter.complete(None)
         for request in left:
             request.fail(error)
         for callback in self.on_close:

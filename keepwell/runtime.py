@@ -32,6 +32,7 @@ from .agent.fleet import IDLE_SECONDS, WAIT_SECONDS, Fleet
 from .agent.open_turns import OpenTurn, find_open_turns
 from .agent.spec import AgentSpec
 from .agent.turn_queue import TurnQueue
+from .health import Draining, Health, all_done, health
 from .memory.call_threads import call_threads
 from .memory.provider_actor import accepts
 from .memory.provider_handle import NoMemory, ProviderHandle
@@ -65,6 +66,7 @@ DEFAULT_STORE: Final = "keepwell.default_store"
 STORE_RESTARTS: Final = 5
 STORE_SECONDS: Final = 10
 CLOSE_SECONDS: Final = 10.0
+DRAIN_SECONDS: Final = 25.0
 
 logger = logging.getLogger("keepwell")
 
@@ -121,6 +123,7 @@ class Runtime:
         self._ports: set[Port] = set()
         """The ports of the stores that this runtime has started."""
         self._closing = False
+        self._draining: Draining | None = None
         self._threads = call_threads()
         self.ended: Future[Any] = Future()
         """Done when the tree has ended, with the reason: "shutdown", or why it gave up (F67)."""
@@ -248,6 +251,31 @@ class Runtime:
         running_runtimes.pop(system, None)
         self.ended.complete(reason)
 
+    # -- health ----------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Whether the runtime is alive and ready for new turns, as it looks now; never waits."""
+        supervisor = self._supervisor
+        return health(
+            tree_stands=supervisor is not None and supervisor.is_alive() and not self._closing,
+            store_open=self._default.port.engine is not None,
+            draining=self._draining is not None,
+        )
+
+    def drain(self, timeout: float = DRAIN_SECONDS) -> Future[bool]:
+        """Refuse new turns (`Draining`) and wait for those that run or wait.
+
+        True when all have ended, False after `timeout` seconds; what is left then stays in the log
+        and is resumed by the next process. Cannot be taken back; `close` comes next.
+        """
+        if self._draining is None:
+            self._draining = Draining(self.name)
+        if not self.supervisor.is_alive():
+            return Future.of(True)  # the tree has ended, and every turn with it
+        # At once, before anything can be awaited: whoever calls next is refused.
+        idle = [queue.drain(self._draining) for queue in list(self._queues)]
+        return self._run(all_done(idle, timeout))
+
     # -- what is in it ---------------------------------------------------------------------------
 
     @property
@@ -314,6 +342,8 @@ class Runtime:
         return self._run(self._spawn, spec, conversation_id)
 
     async def _spawn(self, spec: AgentSpec, conversation_id: str, depth: int = 0) -> Agent:
+        if self._draining is not None and depth == 0:
+            raise self._draining  # sub-agents of running turns still come
         memory = await self._memory(spec)
         queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue)
         queue.on_close.append(lambda: self._forget(queue, memory))
