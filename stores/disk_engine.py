@@ -22,7 +22,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import lmdb
 
@@ -30,30 +30,26 @@ from ..actors.failpoint import failpoint
 from .codec import decode, encode
 from .conversation import Conversation, empty_view, moment
 from .conversation_id import TEMPORARY_PREFIX
+from .disk_tables import Tables, move, stored_id
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
 from .errors import DamagedStore, ForeignFormat, NewerFormat
-from .ledger import Cleared, Plan, Stage, Written
+from .ledger import Cleared, Plan, Written
 from .pending import Pending, pack_batch, unpack_batch
 from .record import ConversationInfo, Record
 from .request import Clear, Request
 from .row import (
-    HEADER,
-    ID_VALUE,
     NUMBER_KEY,
     ROW_KEY,
-    SPOKEN,
-    SYSTEM,
     IdEntry,
     head_of,
     header_of,
     info_of_head,
-    pack_head,
     record_of,
 )
 from .session_request import LmdbRows, Operation
 from .session_rows import Rows
-from .sweep import schedule, sweep
+from .sweep import sweep
 
 FORMAT = 1
 """Format of the directory. Written once, checked at every open (DS-6)."""
@@ -73,20 +69,6 @@ SWEEP_STEP = 2000
 
 # Told apart from other processes, and from a later process with the same pid.
 _PROCESS = secrets.token_bytes(8)
-
-
-class Tables(NamedTuple):
-    """The named LMDB tables of a store, see the essay above."""
-
-    meta: Any
-    log: Any
-    rows: Any
-    heads: Any
-    cleared: Any
-    ids: Any
-    systems: Any
-    sweeps: Any
-    sessions: Any
 
 
 class DiskEngine(Engine):
@@ -238,7 +220,7 @@ class DiskEngine(Engine):
                 if found is not None:
                     return found
                 value = get(key, db=ids)
-                return None if value is None else self._stored_id(value)
+                return None if value is None else stored_id(value)
 
             plan = Plan(int(self._wall() * 1e6), self._find, self._number, find_id)
             wrote = False
@@ -295,7 +277,8 @@ class DiskEngine(Engine):
         if (len(pending.places) >= MOVE_BATCHES or pending.bytes + size > MOVE_BYTES
                 or pending.records > MOVE_RECORDS):
             failpoint("store.move.begin")
-            self._move(txn, [*pending.entries, *entries], plan)
+            move(txn, self.tables, [*pending.entries, *entries], plan.stages, self._codes)
+            self._unlog(txn)
             failpoint("store.move.end")
             return True
         value = pack_batch(entries, plan.micros, self._codes)
@@ -324,73 +307,17 @@ class DiskEngine(Engine):
             pending.keep(pending.next_place, self._batch_bytes)
             self._publish(plan)
 
+    def _unlog(self, txn: Transaction) -> None:
+        """Take the batches that were moved out of the log."""
+        for place in self.pending.places:
+            txn.delete(NUMBER_KEY.pack(place), db=self.tables.log)
+        txn.put(b"numbers", b"%d" % self._numbers, db=self.tables.meta)
+
     def _name_counter(self, name: str) -> None:
         code = len(self._codes) + 1
         if code > 255:
             raise ValueError("a store knows at most 255 token counters")
         self._codes[name], self._counters[code] = code, name
-
-    def _move(self, txn: Transaction, entries: Sequence[Written | Cleared],
-              plan: Plan | None) -> None:
-        """Write entries to the conversations' rows and take their batches out of the log."""
-        tables = self.tables
-        rows: list[tuple[bytes, bytes]] = []
-        ids: list[tuple[bytes, bytes]] = []
-        systems: list[tuple[bytes, bytes]] = []
-        touched: dict[bytes, Conversation] = {}
-        for entry in entries:
-            touched[entry.conversation.key] = entry.conversation
-            if type(entry) is Written:
-                self._pack(entry, rows, ids, systems)
-            elif type(entry) is Cleared:
-                schedule(txn, tables.sweeps, entry)
-        for table, items in ((tables.rows, rows), (tables.ids, ids), (tables.systems, systems)):
-            if items:
-                items.sort()
-                with txn.cursor(db=table) as cursor:
-                    cursor.putmulti(items)
-        for key in sorted(touched):
-            conversation = touched[key]
-            stage = plan.stages.get(key) if plan is not None else None
-            state = stage or Stage(conversation)
-            value = pack_head(conversation.conversation_id, conversation.number, state)
-            if state.cursor:
-                txn.put(key, value, db=tables.heads)
-                txn.delete(key, db=tables.cleared)
-            else:
-                txn.put(key, value, db=tables.cleared)
-                txn.delete(key, db=tables.heads)
-        for place in self.pending.places:
-            txn.delete(NUMBER_KEY.pack(place), db=tables.log)
-        txn.put(b"numbers", b"%d" % self._numbers, db=tables.meta)
-
-    def _pack(self, entry: Written, rows: list[tuple[bytes, bytes]],
-              ids: list[tuple[bytes, bytes]], systems: list[tuple[bytes, bytes]]) -> None:
-        request, number, epoch = entry.request, entry.conversation.number, entry.epoch
-        code = self._codes[request.counter]
-        messages, tokens = entry.count_before, entry.tokens_before
-        seq, micros = entry.first_seq, entry.micros
-        for message, _, _, body, check, count in request.parts:
-            flags = 0
-            key = ROW_KEY.pack(number, epoch, seq)
-            tokens += count
-            if message is not None:
-                messages += 1
-                flags = SPOKEN
-                if message.role == "system":
-                    flags = SPOKEN | SYSTEM
-                    systems.append((key, b"\1"))
-            rows.append((key, HEADER.pack(check, flags, code, count, messages, tokens, micros)
-                         + body))
-            seq += 1
-        if entry.id_key is not None:
-            ids.append((entry.id_key, ID_VALUE.pack(epoch, entry.first_seq, entry.size, micros)
-                        + entry.digest))
-
-    @staticmethod
-    def _stored_id(value: bytes) -> IdEntry:
-        epoch, first, count, _ = ID_VALUE.unpack_from(value)
-        return IdEntry(epoch, first, count, value[ID_VALUE.size:])
 
     def maintain(self) -> bool:
         """Sweep a bounded part of what was cleared; True if there is more to do now."""
@@ -412,7 +339,8 @@ class DiskEngine(Engine):
         """Move all waiting batches now."""
         if self.pending.entries and not self.environment.readonly:
             def work(txn: Transaction) -> bool:
-                self._move(txn, self.pending.entries, None)
+                move(txn, self.tables, self.pending.entries, {}, self._codes)
+                self._unlog(txn)
                 return True
 
             self.environment.write(work)

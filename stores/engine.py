@@ -318,7 +318,8 @@ class Engine(ABC):
         return self.cache_bytes is not None and size < self.cache_bytes // 4
 
     def _gone(self, conversation: Conversation, view: View, first: int, last: int) -> None:
-        current = conversation.view.epoch
+        now = self._lookup(conversation.key)  # that object may have been evicted meanwhile
+        current = view.epoch + 1 if now is None else now.view.epoch
         if current != view.epoch:
             raise StaleEpoch(conversation.conversation_id, view.epoch, current)
         raise DamagedStore(self.path, f"records {first} to {last} are not all there",

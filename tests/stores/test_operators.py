@@ -369,7 +369,8 @@ def test_commands_write_json_and_move_stores(
     assert (info["conversations"], info["messages"], info["owner"]) == (3, 30, None)
     listed = [json.loads(line) for line in run("list", d, "--json", "--limit", "2").splitlines()]
     assert [item["conversation"] for item in listed] == ["c0", "c1"]
-    shown = [json.loads(line) for line in run("show", d, "c1", "--last", "2", "--json").splitlines()]
+    lines = run("show", d, "c1", "--last", "2", "--json").splitlines()
+    shown = [json.loads(line) for line in lines]
     assert [item["message"]["content"] for item in shown] == ["text 25", "text 28"]
     assert json.loads(run("verify", d, "--json"))["problems"] == []
     run("backup", d, str(tmp_path / "b"))
