@@ -274,7 +274,7 @@ class Runtime:
             return Future.of(True)  # the tree has ended, and every turn with it
         # At once, before anything can be awaited: whoever calls next is refused.
         idle = [queue.drain(self._draining) for queue in list(self._queues)]
-        return self._run(all_done(idle, timeout))
+        return self._run(all_done, idle, timeout)
 
     # -- what is in it ---------------------------------------------------------------------------
 
