@@ -17,7 +17,7 @@ from ..actors.errors import InvalidValue
 from ..actors.exits import KILLED, NOPROC, SHUTDOWN, ExitReason
 from ..actors.inspection import statistics
 from ..actors.ref import AnyRef
-from .child_spec import ChildSpec, ShutdownTime
+from .child_spec import WORKER_SHUTDOWN, ChildSpec, ShutdownTime
 from .plain_pykka import Watch, start_watched, watch_running
 
 if TYPE_CHECKING:
@@ -70,21 +70,14 @@ def start_actor(
 
 def stop_actor(ref: AnyRef, watch: Watch | None, shutdown: ShutdownTime | object) -> ExitReason:
     """Stop a child as its shutdown time says, wait for its end, return its reason (SHUT-1 to 6)."""
-    ended = request_stop(ref, watch, shutdown)
-    if not isinstance(shutdown, (int, float)):
-        return ended.get()
-    try:
-        return ended.get(timeout=shutdown)
-    except CallTimeout:
-        kill(ref, watch)
-        return ended.get()
+    return _await_end(ref, watch, request_stop(ref, watch, shutdown), shutdown)
 
 
 def request_stop(
     ref: AnyRef, watch: Watch | None, shutdown: ShutdownTime | object
 ) -> Future[ExitReason]:
     """Send the exit signal that a child's shutdown time asks for; the future gets its reason."""
-    ended = watch.ended if watch is not None else _ours(ref).ended()
+    ended = _end_of(ref, watch)
     if shutdown == "brutal_kill":
         kill(ref, watch)
     elif watch is not None:
@@ -105,10 +98,12 @@ def kill(ref: AnyRef, watch: Watch | None) -> None:
 def end_orphans(ref: AnyRef | None) -> None:
     """Wait for the end of what a killed supervisor has left, so that nothing lives twice (F69).
 
-    They have been told by their link. Who is later than its shutdown time allows is killed.
+    They have been told by their link and run their hooks, whatever their specs say of a shutdown
+    (SHUT-7). Who is later than its shutdown time allows is killed.
     """
     for orphan in getattr(ref, "orphans", ()):
-        stop_actor(orphan.ref, orphan.watch, orphan.shutdown)
+        limit = WORKER_SHUTDOWN if orphan.shutdown == "brutal_kill" else orphan.shutdown
+        _await_end(orphan.ref, orphan.watch, _end_of(orphan.ref, orphan.watch), limit)
         end_orphans(orphan.ref)
 
 
@@ -118,6 +113,23 @@ def last_message_type(ref: AnyRef | None) -> str | None:
         return None
     kind: str | None = statistics(ref)["last_message"]
     return kind
+
+
+def _end_of(ref: AnyRef, watch: Watch | None) -> Future[ExitReason]:
+    return watch.ended if watch is not None else _ours(ref).ended()
+
+
+def _await_end(
+    ref: AnyRef, watch: Watch | None, ended: Future[ExitReason], limit: ShutdownTime | object
+) -> ExitReason:
+    """Wait for an end, `limit` seconds if it is a number, and kill who is late."""
+    if not isinstance(limit, (int, float)):
+        return ended.get()
+    try:
+        return ended.get(timeout=limit)
+    except CallTimeout:
+        kill(ref, watch)
+        return ended.get()
 
 
 def _ours(ref: AnyRef) -> ActorRef[Any]:

@@ -317,6 +317,9 @@ class Supervisor(Actor):
             raise ExitActor(SHUTDOWN)
         end_orphans(last_ref)
         for key in decision.start:
+            if self._book[key].status is ChildStatus.RESTARTING:
+                self._book.stopped(self._book[key])  # the group's restart replaces its next try
+        for key in decision.start:
             started = self._book[key]
             if not self._restart(started, last_ref if started is record else None):
                 return  # the rest waits for the next try (RINIT-2, RINIT-3)

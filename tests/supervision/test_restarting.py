@@ -216,3 +216,25 @@ def test_a_failing_first_start_is_not_retried(simulation: Any, nursery: Any) -> 
         Supervisor.start(nursery.specs("abc"), max_restarts=9)
     assert nursery.take("start failed") == ["b"]
     assert nursery.alive() == []
+
+
+def test_a_group_restart_replaces_the_next_try_of_a_sibling(simulation: Any, nursery: Any) -> None:
+    """c waits for its next try when a's death is dealt with; a fails to start as well.
+
+    As OTP does it, c is not tried before a is up again (found by playing random scenarios on both).
+    """
+    supervisor = Supervisor.start(nursery.specs("abc"), "rest_for_one", max_restarts=3)
+    nursery.take()
+    supervisor.suspend().get()
+    for child_id in "ca":
+        nursery.ref(child_id).kill()
+    nursery.plans.update(a=["ok", BOOM, "ok"], c=["ok", BOOM, "ok"])
+    supervisor.resume().get()
+    simulation.run_until_idle()
+    assert [event for event in nursery.take() if event[0].startswith("start")] == [
+        ("start failed", "c"),
+        ("start failed", "a"),
+        ("start", "a"),
+        ("start", "b"),
+        ("start", "c"),
+    ]
