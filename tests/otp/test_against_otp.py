@@ -1,0 +1,276 @@
+"""Random supervision scenarios, played on a real Erlang/OTP and on keepwell, must agree.
+
+Runs where Erlang is installed (Debian: erlang-base). KEEPWELL_OTP_SCENARIOS sets how many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replay
+
+COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "150"))
+SEED = int(os.environ.get("KEEPWELL_OTP_SEED", "1"))
+RECORDER = Path(__file__).with_name("otp_recorder.erl")
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("erlc") and shutil.which("erl")), reason="Erlang is not installed"
+)
+
+
+class Author:
+    """Writes one scenario."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.trapping: dict[str, bool] = {}
+        self.ids: list[str] = []
+        """Ids of workers anywhere in the tree."""
+        self.top: list[str] = []
+        """Ids of the root's own children."""
+        self.nested: set[str] = set()
+        """Ids of the root's own children that are supervisors."""
+        self.significant = False
+        self.numbers = itertools.count(1)
+        self.hanging: set[str] = set()
+
+    def scenario(self) -> dict[str, Any]:
+        rng = self.rng
+        if rng.random() < 0.2:
+            supervisor = self.dynamic()
+            steps = self.dynamic_steps()
+        else:
+            supervisor = self.supervisor("abcde"[: rng.randrange(1, 6)], depth=0)
+            steps = self.steps()
+        if rng.random() < 0.3:
+            reason = rng.choice(["shutdown", "normal", "boom", {"shutdown": "x"}])
+            dynamic = supervisor["strategy"] == "simple_one_for_one"
+            loose = {"unordered": True} if dynamic else {}
+            steps.append({"op": "signal_supervisor", "reason": reason, **loose})
+        return {"supervisor": supervisor, "steps": [{"op": "start"}, *steps]}
+
+    def supervisor(self, names: str, depth: int) -> dict[str, Any]:
+        rng = self.rng
+        significant = rng.random() < 0.25
+        if not depth:
+            self.significant = significant
+        settings: dict[str, Any] = {
+            "strategy": rng.choice(["one_for_one", "one_for_all", "rest_for_one"]),
+            "intensity": rng.randrange(5),
+            "period": 3600,
+        }
+        if significant:
+            settings["auto_shutdown"] = rng.choice(["any_significant", "all_significant"])
+        children = []
+        for name in names:
+            child_id = f"{name}{next(self.numbers)}" if depth else name
+            if not depth:
+                self.top.append(child_id)
+            if depth < 2 and rng.random() < 0.15:
+                self.nested.add(child_id)
+                child: dict[str, Any] = self.spec(child_id, significant, worker=False)
+                nested = "pqr"[: rng.randrange(4)]
+                child |= {"type": "supervisor", "supervisor": self.supervisor(nested, depth + 1)}
+                children.append(child)
+            else:
+                children.append(self.spec(child_id, significant))
+        return {**settings, "children": children}
+
+    def spec(self, child_id: str, significant: bool, worker: bool = True) -> dict[str, Any]:
+        rng = self.rng
+        spec: dict[str, Any] = {"id": child_id}
+        if rng.random() < 0.7:
+            spec["restart"] = rng.choice(["permanent", "permanent", "transient", "temporary"])
+        if significant and spec.get("restart", "permanent") != "permanent" and rng.random() < 0.6:
+            spec["significant"] = True
+        if worker:
+            if rng.random() < 0.3:
+                spec["shutdown"] = rng.choice(["brutal_kill", "infinity", 1000])
+            spec["behaviour"] = self.behaviour(child_id)
+            if len(child_id) == 1 and rng.random() < 0.05:
+                # Ends by being killed only, so its supervisor alone may end it.
+                spec["shutdown"] = 20
+                spec["behaviour"]["on_terminate"] = "hang"
+                self.hanging.add(child_id)
+            if child_id not in self.nested:  # a supervisor takes no orders to crash
+                self.ids.append(child_id)
+        return spec
+
+    def behaviour(self, child_id: str) -> dict[str, Any]:
+        rng = self.rng
+        # The same for all specs of an id: which of them is the one that lives is not known here.
+        traps = self.trapping.setdefault(child_id, rng.random() < 0.8)
+        behaviour: dict[str, Any] = {"trap_exit": traps}
+        if rng.random() < 0.35:
+            behaviour["init"] = self.plan(first_ok=0.85)
+        if rng.random() < 0.1:
+            behaviour["on_terminate"] = {"exit": rng.choice(["oops", "normal"])}
+        return behaviour
+
+    def plan(self, first_ok: float) -> list[Any]:
+        rng = self.rng
+        failures = [{"stop": "bad"}, {"exit": "bad"}, {"raise": "bad"}, {"exit": "normal"}]
+        outcomes = ["ok", "ok", "ignore", rng.choice(failures), rng.choice(failures)]
+        first = "ok" if rng.random() < first_ok else rng.choice(outcomes)
+        return [first, *rng.choices(outcomes, k=rng.randrange(5))]
+
+    def steps(self) -> list[dict[str, Any]]:
+        rng, steps = self.rng, []
+        for _ in range(rng.randrange(2, 12)):
+            some_id = rng.choice([*self.top, *"fg"])
+            op = rng.choice(
+                ["crash"] * 6
+                + ["crash_many", "set_init", "start_child", "terminate_child", "restart_child"]
+                + ["delete_child", "get_childspec", "which_children", "count_children"]
+            )
+            if op == "crash" and self.nested and rng.random() < 0.15:
+                steps.append(
+                    {
+                        "op": op,
+                        "child": rng.choice(sorted(self.nested)),
+                        "how": "signal",
+                        "reason": "kill",
+                        "unordered": True,
+                    }
+                )
+            elif op == "crash":
+                own = [i for i in self.ids if i not in self.hanging]
+                steps.append(self.crash(rng.choice(own or ["nobody"])))
+            elif op == "crash_many":
+                own = [i for i in self.top if i not in self.nested]
+                picked = rng.sample(own, min(len(own), rng.randrange(1, 4)))
+                steps.append({"op": op, "children": picked})
+            elif op == "set_init":
+                child = rng.choice(self.ids or ["nobody"])
+                steps.append({"op": op, "child": child, "plan": self.plan(0.5)})
+            elif op == "start_child":
+                steps.append({"op": op, "spec": self.spec(some_id, self.significant)})
+            elif op in ("which_children", "count_children"):
+                steps.append({"op": op})
+            else:
+                steps.append({"op": op, "child": some_id})
+        return steps
+
+    def crash(self, child_id: str) -> dict[str, Any]:
+        rng = self.rng
+        how = rng.choice(["exit", "error", "stop", "signal"])
+        reasons: list[Any] = ["normal", "shutdown", {"shutdown": "x"}, "boom", "boom", "killed"]
+        if how == "signal":
+            reasons = [*reasons, "kill"]
+        elif how == "error":
+            # error(shutdown) ends as {shutdown, Stack} in OTP, which no exception can look like.
+            reasons = ["boom", "normal", "killed"]
+        reason = rng.choice(reasons)
+        step = {"op": "crash", "child": child_id, "how": how, "reason": reason}
+        lives = reason != "kill" if self.trapping.get(child_id) else reason == "normal"
+        return {**step, "survives": True} if how == "signal" and lives else step
+
+    def dynamic(self) -> dict[str, Any]:
+        rng = self.rng
+        spec = self.spec("tpl", significant=False)
+        # After a restart that was ignored OTP lists a child that is none, and may crash on it.
+        plan = spec["behaviour"].get("init", ["ok"])
+        spec["behaviour"]["init"] = [*plan[:1], *("ok" if x == "ignore" else x for x in plan[1:])]
+        if plan == ["ignore"]:
+            spec["behaviour"]["init"].append("ok")
+        self.trapping.update(dict.fromkeys("xyz", self.trapping["tpl"]))
+        return {
+            "strategy": "simple_one_for_one",
+            "intensity": rng.randrange(5),
+            "period": 3600,
+            "children": [spec],
+        }
+
+    def dynamic_steps(self) -> list[dict[str, Any]]:
+        rng, steps = self.rng, []
+        for _ in range(rng.randrange(3, 12)):
+            child = rng.choice("xyz")
+            op = rng.choice(["start_child"] * 3 + ["crash"] * 3 + ["pid", "id", "count"])
+            if op == "start_child":
+                steps.append({"op": op, "args": [child]})
+            elif op == "crash":
+                steps.append(self.crash(child))
+            elif op == "pid":
+                steps.append({"op": "terminate_child", "pid_of": child})
+            elif op == "id":
+                refused = rng.choice(["terminate_child", "restart_child", "delete_child"])
+                steps.append({"op": refused, "child": child})
+            else:
+                steps.append({"op": rng.choice(["count_children", "which_children"])})
+        # A group end of dynamic children has no order.
+        return [{**step, "unordered": True} for step in steps]
+
+
+def erlang(term: Any) -> str:
+    """A JSON value as an Erlang term; strings are atoms."""
+    if isinstance(term, bool):
+        return "true" if term else "false"
+    if isinstance(term, str):
+        return f"'{term}'"
+    if isinstance(term, list):
+        return f"[{','.join(map(erlang, term))}]"
+    if isinstance(term, dict):
+        return f"#{{{','.join(f'{erlang(k)} => {erlang(v)}' for k, v in term.items())}}}"
+    return repr(term)
+
+
+def record(scenarios: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Play scenarios on OTP; their traces."""
+    source = folder / "scenarios.terms"
+    source.write_text("".join(f"{erlang(s)}.\n" for s in scenarios), "utf-8")
+    subprocess.run(["erlc", "-o", str(folder), str(RECORDER)], check=True, timeout=60)
+    done = subprocess.run(
+        [
+            *("erl", "+S", "1:1", "-noinput", "-noshell", "-pa", str(folder)),
+            *("-run", "otp_recorder", "main", str(source)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    traces = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    assert len(traces) == len(scenarios), done.stdout[-2000:] + done.stderr[-2000:]
+    return traces
+
+
+def line(seed: int, scenario: dict[str, Any], trace: dict[str, Any]) -> dict[str, Any]:
+    """A line of a trace file, without the steps that came after the root's end or had no target."""
+    pairs = list(zip(scenario["steps"], trace["steps"], strict=False))
+    pairs = [(s, t) for s, t in pairs if t["result"] != "untouched"]
+    return {
+        "v": 1,
+        "id": f"random-{seed}",
+        "family": "supervision",
+        "title": "",
+        "rules": [],
+        "timing": False,
+        "scenario": {**scenario, "steps": [s for s, _ in pairs]},
+        "trace": {"steps": [t for _, t in pairs], "final": trace["final"]},
+        "meta": {},
+    }
+
+
+def test_random_scenarios_agree(tmp_path: Path) -> None:
+    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
+    scenarios = [Author(seed).scenario() for seed in seeds]
+    traces = record(scenarios, tmp_path)
+    lines = [line(*item) for item in zip(seeds, scenarios, traces, strict=True)]
+    failed = []
+    for played in lines:
+        found = replay.replay(played, "simulated")
+        if found:
+            failed.append(json.dumps(played["scenario"]))
+            failed += [played["id"], *found]
+    assert failed == [], "\n".join(failed[:60])
+    # They are worth something: most go on for some steps, and many restart somebody.
+    assert sum(len(played["trace"]["steps"]) for played in lines) > 3 * COUNT
+    assert sum('"n": 2' in json.dumps(played["trace"]) for played in lines) > COUNT / 4
