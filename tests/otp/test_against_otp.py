@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import replay
 
-COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "150"))
+COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "80"))
 SEED = int(os.environ.get("KEEPWELL_OTP_SEED", "1"))
 RECORDER = Path(__file__).with_name("otp_recorder.erl")
 
