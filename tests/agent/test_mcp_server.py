@@ -1,0 +1,205 @@
+"""MCP servers as supervised children: a third-party server, one that dies, and one over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keepwell
+from keepwell.actors import telemetry
+from keepwell.actors.errors import InvalidValue
+from keepwell.agent.errors import ModelError, ToolError
+from keepwell.agent.mcp_server import McpServer, McpUnavailable
+from keepwell.agent.scripted_model import Call
+
+DEMO = Path(__file__).with_name("mcp_demo_server.py")
+
+
+@pytest.fixture
+async def runtime():
+    async with keepwell.Runtime() as running:
+        yield running
+
+
+def demo(folder: Path, **options) -> McpServer:
+    command = [sys.executable, str(DEMO), str(folder)]
+    return McpServer("demo", command=command, **{"timeout": 20.0} | options)
+
+
+def programs(folder: Path) -> list[int]:
+    """The process ids of the demo servers started so far."""
+    return [int(line) for line in (folder / "starts").read_text().split()]
+
+
+async def ended(process: int) -> None:
+    """Wait until a process is gone (or only waits to be collected)."""
+    while True:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state in "ZX":
+            return
+        await asyncio.sleep(0.02)
+
+
+async def started(runtime, server: McpServer) -> dict[str, keepwell.Tool]:
+    await runtime.start_child(server.child_spec())
+    return {tool.name: tool for tool in await server.tools()}
+
+
+async def test_a_third_party_servers_tools_serve_an_agent(runtime):
+    server = McpServer("time", command=[sys.executable, "-m", "mcp_server_time"], timeout=20.0)
+    tools = await started(runtime, server)
+    assert set(tools) == {"get_current_time", "convert_time"}
+    assert "timezone" in tools["get_current_time"].parameters["properties"]
+    zones = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
+    model = keepwell.ScriptedModel(
+        [Call("convert_time", zones), Call("convert_time", {**zones, "time": "25:99"})],
+        "Three in the morning.",
+    )
+    agent = await runtime.spawn(keepwell.AgentSpec(model, tools=tools.values()))
+    result = await agent.run("What is noon in Tokyo in UTC?")
+    assert result.text == "Three in the morning."
+    good, bad = (m.text for m in result.messages if m.role == "tool")
+    assert json.loads(good)["target"]["datetime"].split("T")[1].startswith("03:00")
+    assert json.loads(bad)["error"]["type"] in ("semantic", "invalid_arguments")
+
+
+async def test_calls_side_by_side_errors_and_a_server_that_dies(runtime, tmp_path):
+    """The call under way is a transient error and not sent again; the next one works."""
+    server = demo(tmp_path, prefix="d_", env={"DEMO_SECRET": "s3cret"})
+    tools = await started(runtime, server)
+    assert set(tools) == {"d_add", "d_fail", "d_die", "d_wait", "d_secret"}
+    assert await tools["d_add"].fn(a=1, b=2) == "3"
+    assert await tools["d_secret"].fn() == "s3cret"
+    assert "s3cret" not in repr(server)
+    assert "s3cret" not in repr(server.child_spec())
+    with pytest.raises(ToolError, match="cannot: rain") as caught:
+        await tools["d_fail"].fn(why="rain")
+    assert caught.value.type == "semantic"
+    with pytest.raises(ToolError) as caught:
+        await tools["d_add"].fn(a="x")
+    assert caught.value.type in ("semantic", "invalid_arguments")
+    waiting = asyncio.create_task(tools["d_wait"].fn(name="go"))
+    assert await tools["d_add"].fn(a=2, b=2) == "4"  # beside the one that waits
+    (tmp_path / "go").touch()
+    assert await waiting == "go is there"
+    with pytest.raises(ToolError, match="outcome unknown") as caught:
+        await tools["d_die"].fn()
+    assert caught.value.type == "transient"
+    assert await tools["d_add"].fn(a=1, b=2) == "3"
+    assert len(programs(tmp_path)) == 2
+
+
+async def test_a_dead_server_is_a_tool_error_and_no_dead_agent(runtime, tmp_path):
+    server = demo(tmp_path)
+    tools = await started(runtime, server)
+    (tmp_path / "refuse").touch()
+    server.timeout = 1.0
+    model = keepwell.ScriptedModel(Call("die"), Call("add", {"a": 1, "b": 2}), "It is down.")
+    agent = await runtime.spawn(keepwell.AgentSpec(model, tools=tools.values()))
+    result = await agent.run("Add.")
+    assert result.text == "It is down."
+    errors = [json.loads(m.text)["error"] for m in result.messages if m.role == "tool"]
+    assert [error["type"] for error in errors] == ["transient", "transient"]
+    assert "not available" in errors[1]["message"]
+    server.timeout = 20.0
+    (tmp_path / "refuse").unlink()  # and when it is back, so are its tools
+    assert await tools["add"].fn(a=1, b=2) == "3"
+
+
+async def test_a_killed_actor_is_restarted_and_the_program_ends_with_the_runtime(tmp_path):
+    again = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def connected(event, fields):
+        loop.call_soon_threadsafe(again.set)
+
+    async with keepwell.Runtime() as running:
+        server = demo(tmp_path)
+        ref = await running.start_child(server.child_spec())
+        tools = {tool.name: tool for tool in await server.tools()}
+        with telemetry.attach("keepwell.mcp.connected", connected):
+            ref.kill()
+            await asyncio.wait_for(again.wait(), 20)
+        assert await tools["add"].fn(a=1, b=2) == "3"
+        first, second = programs(tmp_path)
+        await ended(first)
+        waiting = asyncio.create_task(tools["wait"].fn(name="never"))
+        while not (tmp_path / "never.asked").exists():  # noqa: ASYNC110 -- another process tells
+            await asyncio.sleep(0.01)
+    await ended(second)
+    with pytest.raises((ToolError, McpUnavailable)):
+        await waiting
+    with pytest.raises(McpUnavailable):
+        await tools["add"].fn(a=1, b=2)
+
+
+async def test_over_http_and_back_after_a_restart(runtime, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def serve() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(DEMO), str(tmp_path), str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    process = serve()
+    try:
+        server = McpServer("web", url=f"http://127.0.0.1:{port}/mcp", timeout=20.0)
+        tools = await started(runtime, server)
+        assert await tools["add"].fn(a=1, b=2) == "3"
+        process.kill()
+        process.wait()
+        with pytest.raises((ToolError, McpUnavailable)):
+            await tools["add"].fn(a=1, b=2)
+        process = serve()
+        assert await tools["add"].fn(a=2, b=2) == "4"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_what_was_not_started_says_so(tmp_path):
+    with pytest.raises(McpUnavailable, match="child_spec"):
+        await demo(tmp_path).tools()
+
+
+async def test_a_program_that_is_not_there(runtime):
+    server = McpServer("none", command=["/no/such/program"], timeout=0.5)
+    await runtime.start_child(server.child_spec())
+    with pytest.raises(McpUnavailable, match="no/such/program"):
+        await server.tools()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"command": ["a"], "url": "http://x"},
+        {"command": "python -m x"},
+        {"command": []},
+        {"url": "http://x", "timeout": 0},
+    ],
+)
+def test_bad_options_are_refused(bad):
+    with pytest.raises(InvalidValue, match="'s'"):
+        McpServer("s", **bad)
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"keepwell\[mcp\]"):
+        McpServer("s", url="http://x")
