@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from .agent.callbacks import (
         CallbackInfo,
     )
+    from .agent.circuit_breaker import (
+        BreakerPolicy,
+        CircuitBreaker,
+    )
     from .agent.delegation import (
         delegate,
         fan_out,
@@ -99,6 +103,10 @@ if TYPE_CHECKING:
     from .agent.local_model import (
         LocalModel,
     )
+    from .agent.mcp_server import (
+        McpServer,
+        McpUnavailable,
+    )
     from .agent.memory_filter import (
         MemoryFilter,
         memory_filter,
@@ -118,6 +126,9 @@ if TYPE_CHECKING:
     from .agent.result import (
         Step,
         TurnResult,
+    )
+    from .agent.retry import (
+        RetryPolicy,
     )
     from .agent.scripted_model import (
         ScriptedModel,
@@ -325,6 +336,9 @@ _HOMES: dict[str, str] = {
         ),
         "agent.events",
     ),
+    **dict.fromkeys(("BreakerPolicy", "CircuitBreaker"), "agent.circuit_breaker"),
+    **dict.fromkeys(("McpServer", "McpUnavailable"), "agent.mcp_server"),
+    "RetryPolicy": "agent.retry",
     "FallbackModel": "agent.fallback_model",
     **dict.fromkeys(
         (
@@ -401,29 +415,29 @@ _HOMES: dict[str, str] = {
 }  # fmt: skip
 
 __all__ = [
-    "Actor", "ActorDied", "ActorSystem", "Agent", "AgentSpec", "Allow", "Answer",
-    "AnthropicModel", "AppendConflict", "Approve", "Ask", "AsyncActor", "BlockingOnLoop", "Busy",
+    "Actor", "ActorDied", "ActorSystem", "Agent", "AgentSpec", "Allow", "Answer", "AnthropicModel",
+    "AppendConflict", "Approve", "Ask", "AsyncActor", "BlockingOnLoop", "BreakerPolicy", "Busy",
     "CallTimeout", "CallbackInfo", "Channel", "ChannelFull", "ChannelUndeclared", "ChatModel",
-    "ChatRequest", "ChildSpec", "ContextPolicy", "ContextPolicyError", "ContextTooLarge",
-    "ConversationCleared", "ConversationInfo", "CursorConflict", "DamagedStore",
+    "ChatRequest", "ChildSpec", "CircuitBreaker", "ContextPolicy", "ContextPolicyError",
+    "ContextTooLarge", "ConversationCleared", "ConversationInfo", "CursorConflict", "DamagedStore",
     "DecisionConflict", "DefaultProvider", "Deny", "DiskFull", "DiskStore", "Down",
     "DynamicSupervisor", "EventsTrimmed", "Exit", "ExitActor", "FallbackModel", "Filter", "Fleet",
     "ForeignFormat", "FunctionModel", "Future", "GateCall", "IdempotencyConflict", "Ignore",
     "InvalidConversationId", "InvalidMessage", "InvalidValue", "KeepwellError", "Kernel",
-    "KernelResult", "LimitReached", "LocalModel", "MEMORY_ORDER", "MailboxFull",
-    "MaxTurnsExceeded", "MemoryFilter", "MemoryProvider", "MemoryStore", "Message", "ModelEnded",
-    "ModelError", "ModelReply", "ModelRequest", "ModelStarted", "NO_OUTPUT", "NewRecord",
-    "NewerFormat", "NoCounter", "NotPaused", "NotPlain", "OpenAIModel", "OpenTurn", "Paused",
-    "PayloadInvalid", "PayloadTooLarge", "PendingCall", "Proceed", "ProviderError",
-    "ReadOnlyStore", "Record", "Reject", "Reply", "RequestError", "Retry", "Runtime",
+    "KernelResult", "LimitReached", "LocalModel", "MEMORY_ORDER", "MailboxFull", "MaxTurnsExceeded",
+    "McpServer", "McpUnavailable", "MemoryFilter", "MemoryProvider", "MemoryStore", "Message",
+    "ModelEnded", "ModelError", "ModelReply", "ModelRequest", "ModelStarted", "NO_OUTPUT",
+    "NewRecord", "NewerFormat", "NoCounter", "NotPaused", "NotPlain", "OpenAIModel", "OpenTurn",
+    "Paused", "PayloadInvalid", "PayloadTooLarge", "PendingCall", "Proceed", "ProviderError",
+    "ReadOnlyStore", "Record", "Reject", "Reply", "RequestError", "Retry", "RetryPolicy", "Runtime",
     "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Session", "SessionClosed", "SessionConflict",
     "SessionDefinitionError", "SessionEvent", "SessionFailed", "SessionFenced", "SessionHandle",
     "SessionResult", "SessionTurnError", "SessionValidationError", "Shutdown", "SimpleStore",
-    "StaleEpoch", "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle",
-    "StoreInUse", "StoreUnavailable", "Superseded", "Supervisor", "SystemPromptFilter",
-    "TextDelta", "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError",
-    "ToolRequest", "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning",
-    "TurnResult", "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
+    "StaleEpoch", "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle", "StoreInUse",
+    "StoreUnavailable", "Superseded", "Supervisor", "SystemPromptFilter", "TextDelta",
+    "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError", "ToolRequest",
+    "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded", "TurnNotRunning", "TurnResult",
+    "TurnStarted", "Unavailable", "Usage", "Window", "approx_token_count",
     "conversation_transcript", "current_runtime", "current_turn", "default_store", "delegate",
     "drive_session", "fan_out", "fit_context", "loop", "memory_filter", "run_session", "scan",
     "session", "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",
