@@ -117,6 +117,7 @@ class CircuitBreaker:
 
     @property
     def name(self) -> str:
+        """The name of the model behind."""
         return self._model.name
 
     @property
