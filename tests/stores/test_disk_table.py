@@ -583,6 +583,70 @@ def test_the_page_reader_refuses_what_is_not_its(path: Path) -> None:
             LmdbPages(path)
 
 
+def pages_of(path: Path) -> tuple[bytearray, LmdbPages]:
+    return bytearray(path.read_bytes()), LmdbPages(path)
+
+
+def refuses(path: Path, content: bytearray, problem: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=problem):
+        pages = LmdbPages(path)
+        try:
+            pages.check()
+        finally:
+            pages.close()
+
+
+def test_what_the_page_reader_looks_for(path: Path) -> None:
+    """The faults that no checksum and no length shows, each by itself."""
+    filled(path, 2000)
+    content, pages = pages_of(path)
+    root = pages.tables()[b"rows"].root * 4096
+    lists = list(pages._leaves(pages.state.free, set()))
+    pages.close()
+    lower = int.from_bytes(content[root + 12 : root + 14], sys.byteorder)
+    nodes = [
+        root + int.from_bytes(content[root + at : root + at + 2], sys.byteorder)
+        for at in range(16, lower, 2)
+    ]
+    assert len(nodes) > 2
+    child = content[nodes[0] : nodes[0] + 6]
+
+    twice = bytearray(content)
+    twice[nodes[1] : nodes[1] + 6] = child
+    refuses(path, twice, "used twice")
+
+    beyond = bytearray(content)
+    beyond[nodes[1] : nodes[1] + 4] = b"\xff\xff\xff\x00"
+    refuses(path, beyond, "beyond the end")
+
+    itself = bytearray(content)
+    itself[nodes[1] : nodes[1] + 4] = (root // 4096).to_bytes(4, sys.byteorder)
+    refuses(path, itself, "not what it is taken for")
+
+    lonely = bytearray(content)
+    lonely[root + 12 : root + 14] = (18).to_bytes(2, sys.byteorder)
+    refuses(path, lonely, "one branch only")
+
+    # The first list of free pages: node header, a key of eight bytes, a count, the pages.
+    leaf = lists[0]
+    node = leaf + int.from_bytes(content[leaf + 16 : leaf + 18], sys.byteorder)
+    number = int.from_bytes(child[:4], sys.byteorder).to_bytes(8, sys.byteorder)
+    in_use = bytearray(content)
+    in_use[node + 24 : node + 32] = number
+    refuses(path, in_use, "called free and is in use")
+    absent = bytearray(content)
+    absent[node + 24 : node + 32] = (10**6).to_bytes(8, sys.byteorder)
+    refuses(path, absent, "called free and does not exist")
+    endless = bytearray(content)
+    endless[node + 16 : node + 24] = b"\xff" * 8
+    refuses(path, endless, "list of free pages is garbled")
+
+    path.write_bytes(content)
+    with DiskTable.open("t", path) as table:
+        assert table.verify() == 2001
+
+
 # -- kills (DETS-6, 9) ---------------------------------------------------------------------------
 
 WRITER = """

@@ -447,6 +447,14 @@ def test_a_table_without_owner_is_collected() -> None:
     assert table() is None
 
 
+def test_a_former_owner_does_not_keep_the_table(owner: Any, other: Any) -> None:
+    held = run(owner, lambda: weakref.ref(filled()))
+    run(owner, lambda: held().give_away(other))
+    end(other, "normal")
+    gc.collect()
+    assert held() is None
+
+
 def test_an_ended_owner_is_not_kept_alive_by_its_table(owner: Any) -> None:
     table = run(owner, filled)
     end(owner, "normal")
@@ -668,6 +676,26 @@ def test_counters_lose_nothing(owner: Any, type_: str) -> None:
 
     in_threads(work)
     assert table.lookup("n") == [("n", 2000)]
+
+
+def test_an_insert_is_not_lost_in_a_count(owner: Any) -> None:
+    table = run(owner, lambda: MemoryTable("t", protection="public"))
+    table.insert(("n", 0))
+    finished = threading.Event()
+
+    def work(number: int) -> None:
+        if number:
+            while not finished.is_set():
+                table.update_counter("n", 1)
+            return
+        try:
+            for base in range(0, 400 * 10**6, 10**6):
+                table.insert(("n", base))
+                assert table.lookup_element("n", 1) >= base
+        finally:
+            finished.set()
+
+    in_threads(work, 3)
 
 
 def test_insert_new_lets_one_win(owner: Any) -> None:

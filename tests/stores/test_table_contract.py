@@ -118,6 +118,7 @@ def test_ordered_set_sorts_and_takes_1_and_1_0_as_one_key(make: Make) -> None:
     assert text([table.next(2), table.prev(2), table.next(0), table.next(1.5)]) == text(
         [3, 1.0, 1.0, 2]
     )
+    assert text([table.prev(99), table.prev("text"), table.prev(2.5)]) == text([3, 3, 2])
     assert table.next(99) is table.prev(0) is table.next(3) is table.prev(1) is END_OF_TABLE
 
 
@@ -278,6 +279,7 @@ def test_update_counter(make: Make, type_: str) -> None:
     assert table.update_counter("k", (1, -5, -4, 7)) == 7
     assert table.update_counter("k", (1, -5, 2, 9)) == 2
     assert table.update_counter("k", [(1, 1), (2, 1), (1, 1)]) == [3, 2, 4]
+    assert table.update_counter("k", [(1, 0, 4, 9), (1, 0, 8, 4)]) == [4, 4]
     assert table.update_counter("k", []) == []
     assert table.update_counter("new", 1, ("ignored", 10)) == 11
     assert table.update_counter("big", 2**80, ("", 1)) == 2**80 + 1

@@ -146,7 +146,8 @@ class TableMachine(RuleBasedStateMachine):
             return
         row = found[0] if found else (key, 10)
         assert self.table.update_counter(key, step, ("", 10)) == row[1] + step
-        at = self.model.rows.index(row) if found else len(self.model.rows)
+        ats = [at for at, other in enumerate(self.model.rows) if other is row]
+        at = ats[0] if ats else len(self.model.rows)
         self.model.rows[at : at + 1] = [(row[0], row[1] + step, *row[2:])]
 
     @rule(value=values)

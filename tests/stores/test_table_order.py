@@ -17,7 +17,7 @@ from keepwell.stores.table_codec import DamagedRow, UnusableRow, decode_row, enc
 from keepwell.stores.term_order import UnusableKey, exact_key, exactly_equal, order_key
 
 # Few distinct values, so that keys often are equal or nearly so.
-near = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, 2**63, 2**64, -(2**64), 10**400, -(10**400)])
+near = st.sampled_from([0, 1, -1, 2**64 + 1, 2**130, 2**130 + 1, 2**130 + 2**64, 2**53, 2**53 + 1, 2**63, 2**64, -(2**64), 10**400, -(10**400)])
 ints = st.one_of(st.integers(), near, st.integers(-3, 3))
 floats = st.one_of(st.floats(allow_nan=False), near.filter(lambda n: abs(n) < 10**300).map(float))
 texts = st.one_of(st.text(max_size=5), st.text(alphabet="\0\x01aé\ud800\U0001f600", max_size=4))
@@ -46,6 +46,10 @@ def sign(left: Any, right: Any) -> int:
 @example(1, True)
 @example(2**53 + 1, float(2**53))
 @example(10**400, math.inf)
+@example(2**64, 2**64 + 1)
+@example(-(2**64), -(2**64) - 1)
+@example(2**130, 2**130 + 1)
+@example(2**130, 2.0**130)
 @example(5e-324, 0)
 @example(-5e-324, 0)
 @example("a", "a\0")
@@ -79,6 +83,10 @@ def test_exact_encodings_are_the_exact_keys(left: Any, right: Any) -> None:
 
 
 @given(keys, keys, st.booleans())
+@example(2**64, 2**64 + 1, True)
+@example(-(2**130), -(2**130) - 2**64, False)
+@example(2**130, 2**130 + 1, False)
+@example("a", "a\0", True)
 def test_no_encoding_is_the_beginning_of_another(left: Any, right: Any, exact: bool) -> None:
     first, second = encode_key(left, exact=exact), encode_key(right, exact=exact)
     assert first == second or not (first.startswith(second) or second.startswith(first))
