@@ -589,12 +589,12 @@ def pages_of(path: Path) -> tuple[bytearray, LmdbPages]:
 
 def refuses(path: Path, content: bytearray, problem: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=problem):
-        pages = LmdbPages(path)
-        try:
+    pages = LmdbPages(path)
+    try:
+        with pytest.raises(DamagedFile, match=problem):
             pages.check()
-        finally:
-            pages.close()
+    finally:
+        pages.close()
 
 
 def test_what_the_page_reader_looks_for(path: Path) -> None:

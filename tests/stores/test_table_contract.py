@@ -279,7 +279,7 @@ def test_update_counter(make: Make, type_: str) -> None:
     assert table.update_counter("k", (1, -5, -4, 7)) == 7
     assert table.update_counter("k", (1, -5, 2, 9)) == 2
     assert table.update_counter("k", [(1, 1), (2, 1), (1, 1)]) == [3, 2, 4]
-    assert table.update_counter("k", [(1, 0, 4, 9), (1, 0, 8, 4)]) == [4, 4]
+    assert table.update_counter("k", [(1, 0, 8, 7), (1, 0, 3, 5), (1, -1)]) == [4, 5, 4]
     assert table.update_counter("k", []) == []
     assert table.update_counter("new", 1, ("ignored", 10)) == 11
     assert table.update_counter("big", 2**80, ("", 1)) == 2**80 + 1

@@ -17,7 +17,12 @@ from keepwell.stores.table_codec import DamagedRow, UnusableRow, decode_row, enc
 from keepwell.stores.term_order import UnusableKey, exact_key, exactly_equal, order_key
 
 # Few distinct values, so that keys often are equal or nearly so.
-near = st.sampled_from([0, 1, -1, 2**64 + 1, 2**130, 2**130 + 1, 2**130 + 2**64, 2**53, 2**53 + 1, 2**63, 2**64, -(2**64), 10**400, -(10**400)])
+near = st.sampled_from(
+    [
+        0, 1, -1, 2**53, 2**53 + 1, 2**63, 2**64, 2**64 + 1, -(2**64), 2**130, 2**130 + 1,
+        2**130 + 2**64, 10**400, -(10**400),
+    ]
+)  # fmt: skip
 ints = st.one_of(st.integers(), near, st.integers(-3, 3))
 floats = st.one_of(st.floats(allow_nan=False), near.filter(lambda n: abs(n) < 10**300).map(float))
 texts = st.one_of(st.text(max_size=5), st.text(alphabet="\0\x01aé\ud800\U0001f600", max_size=4))
