@@ -13,7 +13,8 @@ from ..actors.errors import InvalidValue
 from . import tool_result
 from .approval import Allow, Approve, Ask, Decision, Deny, Verdict, verdict_to_plain
 from .errors import InvalidArguments
-from .turn import Batch, Call, Rules, TurnState, skipped_from
+from .turn import Batch, Call, TurnState
+from .turn_action import Rules, skipped_from
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads

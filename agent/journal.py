@@ -20,7 +20,8 @@ from ..stores.errors import (
 )
 from ..stores.record import NewRecord
 from .history import History
-from .turn import TurnState, fold, heal_records
+from .turn import TurnState, fold
+from .turn_closing import heal_records
 from .turn_errors import ConversationCleared, TurnConflict
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from .busy import ON_BUSY, OnBusy
 from .callbacks import Callback, check_callbacks
 from .model import ChatModel
 from .tool import Tool, as_tools
-from .turn import Rules
+from .turn_action import Rules
 
 OnEnvironmentError = Literal["proceed", "pause"]
 

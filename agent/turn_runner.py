@@ -30,21 +30,19 @@ from .gate import check_decision
 from .journal import Journal
 from .result import TurnResult, turn_result
 from .tool_context import ToolContext
-from .turn import (
+from .turn import Batch, TurnState, call_arguments
+from .turn_action import (
     AwaitDecision,
-    Batch,
     CallModel,
     ComposeAnswer,
     Ended,
     EndTurn,
     RunCalls,
     StoreQuestion,
-    TurnState,
-    call_arguments,
-    closing_records,
     next_action,
     resume_action,
 )
+from .turn_closing import closing_records
 from .turn_errors import (
     ConversationCleared,
     LimitReached,

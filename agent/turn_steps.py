@@ -42,7 +42,8 @@ from .model_call import ModelCall
 from .tool import Tool
 from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
-from .turn import Batch, Call, RunCalls, TurnState, call_arguments, tool_message
+from .turn import Batch, Call, TurnState, call_arguments, tool_message
+from .turn_action import RunCalls
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads

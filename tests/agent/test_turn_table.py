@@ -19,7 +19,8 @@ from keepwell.agent.approval import (
     decision_to_plain,
     verdict_to_plain,
 )
-from keepwell.agent.turn import (
+from keepwell.agent.turn import fold
+from keepwell.agent.turn_action import (
     AwaitDecision,
     CallModel,
     ComposeAnswer,
@@ -28,14 +29,10 @@ from keepwell.agent.turn import (
     Rules,
     RunCalls,
     StoreQuestion,
-    closing_records,
-    dangling_calls,
-    fold,
-    heal_records,
     next_action,
-    open_turn,
     resume_action,
 )
+from keepwell.agent.turn_closing import closing_records, dangling_calls, heal_records, open_turn
 from keepwell.stores.message import Message, ToolCall
 from keepwell.stores.record import Record
 
