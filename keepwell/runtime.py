@@ -33,12 +33,10 @@ from .agent.open_turns import OpenTurn, find_open_turns
 from .agent.spec import AgentSpec
 from .agent.turn_queue import TurnQueue
 from .health import Draining, Health, all_done, health
+from .memories import Memories
 from .memory.call_threads import call_threads
-from .memory.provider_actor import accepts
 from .memory.provider_handle import NoMemory, ProviderHandle
-from .memory.provider_home import ProviderHome
 from .memory.provider_supervisor import ProviderSupervisor
-from .memory.turn_gate import turn_gates
 from .sessions.flow_services import FlowServices, default_services
 from .sessions.open_sessions import MAX_ERRORS, OpenSessions
 from .sessions.session_actor import SessionSupervisor
@@ -116,8 +114,7 @@ class Runtime:
         self._agents: Any = None
         self._providers: Any = None
         self._sessions: OpenSessions | None = None
-        self._memories: dict[Any, ProviderHome] = {}
-        self._starting: dict[ProviderHome, Future[Any]] = {}
+        self._memories = Memories(self)
         self._queues: set[TurnQueue] = set()
         self._fleets: list[Fleet] = []
         self._ports: set[Port] = set()
@@ -233,8 +230,7 @@ class Runtime:
             fleet.close(ActorDied(f"{self!r} has ended", reason=reason))
         for queue in list(self._queues):
             queue.close(reason)
-        for home in self._memories.values():
-            home.close(reason)
+        self._memories.close(reason)
         if not self._closing:
             # The root gave up: nobody restarts anything, and the process must be able to end.
             logger.critical("%r ended: %r", self, reason)
@@ -293,9 +289,18 @@ class Runtime:
         return self._supervisor
 
     @property
+    def providers(self) -> Any:
+        """The ref of the supervisor of memory providers."""
+        return self._providers
+
+    @property
     def store(self) -> StoreHandle:
         """The default store (DF-1)."""
         return self._default
+
+    def is_unknown(self, store: Store) -> bool:
+        """Whether nobody has started this store (one of ours may just be restarting)."""
+        return store.port.ref is None and store.port not in self._ports
 
     def start_child(self, spec: ChildSpec) -> Future[Any]:
         """Start a child under the root supervisor; the future gets its ref."""
@@ -344,7 +349,7 @@ class Runtime:
     async def _spawn(self, spec: AgentSpec, conversation_id: str, depth: int = 0) -> Agent:
         if self._draining is not None and depth == 0:
             raise self._draining  # sub-agents of running turns still come
-        memory = await self._memory(spec)
+        memory = await self._memories.of(spec)
         queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue)
         queue.on_close.append(lambda: self._forget(queue, memory))
         self._queues.add(queue)
@@ -363,7 +368,7 @@ class Runtime:
 
     async def clear_child(self, spec: AgentSpec, conversation_id: str) -> None:
         """Forget what a sub-agent wrote."""
-        memory = await self._memory(spec)
+        memory = await self._memories.of(spec)
         await memory.clear(conversation_id)
 
     def fleet(
@@ -378,11 +383,13 @@ class Runtime:
         if not isinstance(spec, AgentSpec):
             raise InvalidValue(f"{spec!r} is no AgentSpec: pass AgentSpec(model, …)")
         fleet = Fleet(
-            spec, self, self._memory_now(spec), idle_timeout=idle_timeout, max_active=max_active,
+            spec, self, self._memories.now(spec), idle_timeout=idle_timeout, max_active=max_active,
             wait_timeout=wait_timeout,
         )  # fmt: skip
         self._fleets.append(fleet)
-        _ = self._run(self._memory, spec)  # reads must find a provider before any agent is there
+        _ = self._run(
+            self._memories.of, spec
+        )  # reads must find a provider before any agent is there
         return fleet
 
     def fleet_spawn(self, spec: AgentSpec, conversation_id: str) -> Future[Agent]:
@@ -474,49 +481,6 @@ class Runtime:
         if self._sessions is None:
             raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
         return self._sessions
-
-    async def _memory(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
-        memory = self._memory_now(spec)
-        form = spec.memory_form
-        target: Any = self._default if form.target is None else form.target
-        if isinstance(target, Store) and target.port.ref is None and target.port not in self._ports:
-            await self.start_store(target)  # nobody has started it; ours may just be restarting
-        if isinstance(memory, ProviderHandle) and memory.home.ref is None:
-            await self._start_provider(memory.home, target, memory.custom)
-        return memory
-
-    async def _start_provider(self, home: ProviderHome, target: Any, custom: bool) -> None:
-        starting = self._starting.get(home)
-        if starting is None:
-            starting = self._starting[home] = self._providers.start_child(
-                home, target, custom, self.system
-            )
-        try:
-            await starting
-        finally:
-            self._starting.pop(home, None)
-
-    def _memory_now(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
-        """The memory of a spec; its provider may have to be started yet."""
-        form = spec.memory_form
-        if form.kind == "none":
-            return NoMemory()
-        target: Any = self._default if form.target is None else form.target
-        custom = form.kind == "provider"
-        key = getattr(target, "port", target)
-        home = self._memories.get(id(key))
-        if home is None or home.closed is not None:
-            home = self._memories[id(key)] = ProviderHome(key)
-            if custom and not getattr(target, "journal", False):
-                logger.warning(
-                    "memory provider %r is no journal: unfinished turns are not resumed, and "
-                    "turn_id and pauses do not hold across restarts", target,
-                )  # fmt: skip
-        return ProviderHandle(
-            home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
-            window=form.window, custom=custom,
-            probes=not custom or accepts(target.append, "cursor"),
-        )  # fmt: skip
 
     def _run(self, start: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
         """Run a coroutine function on the system's loop, unless the tree has ended."""

@@ -98,7 +98,7 @@ class Scene:
             case "agent":
                 self.agent.ref.kill()
             case "provider":
-                (home,) = self.runtime._memories.values()
+                (home,) = self.runtime._memories.homes()
                 home.ref.kill()
             case _:
                 assert self.runtime.store.port.ref is not None

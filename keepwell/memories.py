@@ -1,0 +1,85 @@
+"""Which provider serves an agent's `memory=`: one actor per store or custom provider."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from .memory.provider_actor import accepts
+from .memory.provider_handle import NoMemory, ProviderHandle
+from .memory.provider_home import ProviderHome
+from .memory.turn_gate import turn_gates
+from .stores import Store
+
+if TYPE_CHECKING:
+    from .actors import Future
+    from .agent.spec import AgentSpec
+    from .runtime import Runtime
+
+logger = logging.getLogger("keepwell")
+
+
+class Memories:
+    """The providers of one runtime, started when they are first needed."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._homes: dict[int, ProviderHome] = {}
+        self._starting: dict[ProviderHome, Future[Any]] = {}
+
+    async def of(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
+        """The memory of a spec, started: the store too, if nobody has started it."""
+        memory = self.now(spec)
+        target = self._target(spec)
+        if isinstance(target, Store) and self._runtime.is_unknown(target):
+            await self._runtime.start_store(target)
+        if isinstance(memory, ProviderHandle) and memory.home.ref is None:
+            await self._start(memory.home, target, memory.custom)
+        return memory
+
+    def now(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
+        """The memory of a spec; what is asked of it waits until its provider has been started."""
+        form = spec.memory_form
+        if form.kind == "none":
+            return NoMemory()
+        target = self._target(spec)
+        custom = form.kind == "provider"
+        key = getattr(target, "port", target)
+        home = self._homes.get(id(key))
+        if home is None or home.closed is not None:
+            home = self._homes[id(key)] = ProviderHome(key)
+            if custom and not getattr(target, "journal", False):
+                logger.warning(
+                    "memory provider %r is no journal: unfinished turns are not resumed, and "
+                    "turn_id and pauses do not hold across restarts", target,
+                )  # fmt: skip
+        return ProviderHandle(
+            home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
+            window=form.window, custom=custom,
+            probes=not custom or accepts(target.append, "cursor"),
+        )  # fmt: skip
+
+    def close(self, reason: Any) -> None:
+        """The runtime ends: fail whoever waits for a provider."""
+        for home in self._homes.values():
+            home.close(reason)
+
+    def homes(self) -> list[ProviderHome]:
+        """The places of all providers."""
+        return list(self._homes.values())
+
+    def _target(self, spec: AgentSpec) -> Any:
+        target = spec.memory_form.target
+        return self._runtime.store if target is None else target
+
+    async def _start(self, home: ProviderHome, target: Any, custom: bool) -> None:
+        starting = self._starting.get(home)
+        if starting is None:
+            runtime = self._runtime
+            starting = self._starting[home] = runtime.providers.start_child(
+                home, target, custom, runtime.system
+            )
+        try:
+            await starting
+        finally:
+            self._starting.pop(home, None)
