@@ -1,4 +1,5 @@
-%% Plays supervision scenarios on a real Erlang/OTP and prints their traces, one a line.
+%% Plays scenarios of supervisors and of bare processes on a real Erlang/OTP and prints their traces,
+%% one a line.
 %%
 %% Reads Erlang terms (file:consult), writes JSON in the format of the recorded traces, so that
 %% random scenarios can be compared with keepwell where Erlang is installed. Run it with one
@@ -160,7 +161,9 @@ play(#{supervisor := Settings, steps := Steps}) ->
     Down = monitor(process, book),
     book ! stop,
     receive {'DOWN', Down, _, _, _} -> ok end,
-    #{steps => Traces, final => Final}.
+    #{steps => Traces, final => Final};
+play(#{steps := Steps}) ->
+    play_processes(Steps).
 
 %% Ends early when the root is gone: what remains has nobody to ask.
 steps([], _) ->
@@ -328,6 +331,150 @@ walk([{_, Pid, Type, _} | Rest], Seen) ->
                 _ -> busy
             end
     end.
+
+%% -- bare processes -------------------------------------------------------------------------------
+
+play_processes(Steps) ->
+    {ok, Groups} = pg:start_link(),
+    put(pids, #{}),
+    put(monitors, #{}),
+    Traces = [begin R = process(maps:get(op, S), S), quiet(), trace(S, R) end || S <- Steps],
+    [begin exit(Pid, kill), gone(Pid) end || Pid <- maps:values(get(pids))],
+    unlink(Groups),
+    gen_server:stop(Groups),
+    #{steps => Traces}.
+
+trace(#{op := Op}, untouched) -> #{op => Op, result => untouched};
+trace(#{op := Op}, Result) -> #{op => Op, result => term(Result)}.
+
+bare(Inbox) ->
+    receive
+        {do, From, Ref, Fun} -> From ! {Ref, catch Fun()}, bare(Inbox);
+        {inbox, From, Ref} -> From ! {Ref, lists:reverse(Inbox)}, bare([]);
+        {die, exit, R} -> exit(R);
+        {die, error, R} -> error(R);
+        Message -> bare([Message | Inbox])
+    end.
+
+born(Id, Pid) -> put(pids, (get(pids))#{Id => Pid}), ok.
+
+pid(Id) -> maps:get(Id, get(pids), none).
+
+alive(Id) -> is_pid(pid(Id)) andalso is_process_alive(pid(Id)).
+
+%% Have a process do something; a dead one does nothing.
+by(Id, Fun) -> case alive(Id) of true -> sync(pid(Id), {do, Fun}); false -> untouched end.
+
+sync(Pid, Request) ->
+    Ref = monitor(process, Pid),
+    Pid ! case Request of {do, Fun} -> {do, self(), Ref, Fun}; inbox -> {inbox, self(), Ref} end,
+    receive
+        {Ref, Answer} -> demonitor(Ref, [flush]), Answer;
+        {'DOWN', Ref, _, _, R} -> {died, R}
+    end.
+
+process(spawn, #{id := Id, trap := Trap}) ->
+    Pid = spawn(fun() -> process_flag(trap_exit, Trap), bare([]) end),
+    sync(Pid, {do, fun() -> ok end}),
+    born(Id, Pid);
+process(spawn_link, #{by := By, id := Id}) ->
+    case by(By, fun() -> spawn_link(fun() -> bare([]) end) end) of
+        Pid when is_pid(Pid) -> born(Id, Pid);
+        untouched -> untouched
+    end;
+process(alive, #{id := Id}) ->
+    case pid(Id) of none -> untouched; _ -> alive(Id) end;
+process(inbox, #{id := Id}) ->
+    case alive(Id) of true -> sync(pid(Id), inbox); false -> untouched end;
+process(exit, #{id := Id, how := How, reason := Reason}) ->
+    case alive(Id) of
+        false ->
+            untouched;
+        true ->
+            Ref = monitor(process, pid(Id)),
+            pid(Id) ! {die, How, Reason},
+            receive {'DOWN', Ref, _, _, R} -> {exited, R} end
+    end;
+process(trap, #{id := Id, value := Value}) ->
+    by(Id, fun() -> process_flag(trap_exit, Value) end);
+process(signal, #{by := By, target := Id, reason := Reason}) ->
+    Send = fun(Pid) ->
+        case by(By, fun() -> exit(Pid, Reason), ok end) of
+            {died, _} -> ok;  % its own signal was faster than the answer
+            Answer -> Answer
+        end
+    end,
+    with(Id, Send, By);
+process(link, #{by := By, target := Id}) ->
+    with(Id, fun(Pid) -> by(By, fun() -> link(Pid) end) end, By);
+process(unlink, #{by := By, target := Id}) ->
+    with(Id, fun(Pid) -> by(By, fun() -> unlink(Pid) end) end, By);
+process(monitor, #{by := By, as := As} = Step) ->
+    Watch = fun(Target) ->
+        case by(By, fun() -> monitor(process, Target) end) of
+            untouched -> untouched;
+            Ref -> put(monitors, (get(monitors))#{As => Ref}), ok
+        end
+    end,
+    case Step of
+        #{name := Name} -> Watch(Name);
+        #{target := Id} -> with(Id, Watch, By)
+    end;
+process(demonitor, #{by := By, as := As}) ->
+    case get(monitors) of
+        #{As := Ref} -> by(By, fun() -> demonitor(Ref, [flush]) end);
+        _ -> untouched
+    end;
+process(register, #{name := Name, id := Id}) ->
+    with(Id, fun(Pid) -> try register(Name, Pid) catch error:badarg -> {error, badarg} end end, Id);
+process(unregister, #{name := Name}) ->
+    try unregister(Name) catch error:badarg -> {error, badarg} end;
+process(whereis, #{name := Name}) ->
+    whereis(Name);
+process(send, #{by := By, msg := Text} = Step) ->
+    Send = fun(Target) ->
+        by(By, fun() ->
+            try Target ! {msg, Text}, ok catch error:badarg -> {raise, badarg} end
+        end)
+    end,
+    case Step of
+        #{name := Name} -> Send(Name);
+        #{to := Id} -> with(Id, Send, By)
+    end;
+process(pg_join, #{group := Group, id := Id}) ->
+    case alive(Id) of true -> pg:join(Group, pid(Id)); false -> untouched end;
+process(pg_leave, #{group := Group, id := Id}) ->
+    with(Id, fun(Pid) -> pg:leave(Group, Pid) end, Id);
+process(pg_members, #{group := Group}) ->
+    pg:get_members(Group).
+
+with(Id, Fun, By) ->
+    case {pid(Id), pid(By)} of
+        {Pid, Other} when is_pid(Pid), is_pid(Other) -> Fun(Pid);
+        _ -> untouched
+    end.
+
+%% Wait until all have looked at what they have, and nobody has ended meanwhile.
+quiet() ->
+    Living = [Id || Id <- maps:keys(get(pids)), alive(Id)],
+    [sync(pid(Id), {do, fun() -> ok end}) || Id <- Living],
+    sys:get_state(pg),
+    case [Id || Id <- Living, alive(Id)] of Living -> ok; _ -> quiet() end.
+
+term({'DOWN', Ref, process, {Name, _}, R}) -> term({'DOWN', Ref, process, Name, R});
+term({exited, R}) -> #{exited => term(R)};
+term({'EXIT', {R, [{_, _, _, _} | _]}}) -> #{t => [term('EXIT'), term({R, [{a, b, c, d}]})]};
+term({R, [{_, _, _, _} | _]}) -> #{t => [term(R), #{a => stacktrace}]};
+term(Pid) when is_pid(Pid) ->
+    [Id] = [I || {I, P} <- maps:to_list(get(pids)), P =:= Pid],
+    #{p => Id};
+term(Ref) when is_reference(Ref) ->
+    [As] = [A || {A, R} <- maps:to_list(get(monitors)), R =:= Ref],
+    #{v => As};
+term(Bool) when is_boolean(Bool) -> Bool;
+term(Atom) when is_atom(Atom) -> #{a => Atom};
+term(List) when is_list(List) -> [term(Item) || Item <- List];
+term(Tuple) when is_tuple(Tuple) -> #{t => [term(Item) || Item <- tuple_to_list(Tuple)]}.
 
 %% -- terms ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Random supervision scenarios, played on a real Erlang/OTP and on keepwell, must agree.
+"""Random scenarios, played on a real Erlang/OTP and on keepwell, must agree.
 
 Runs where Erlang is installed (Debian: erlang-base). KEEPWELL_OTP_SCENARIOS sets how many.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import replay
 
-COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "80"))
+COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "60"))
 SEED = int(os.environ.get("KEEPWELL_OTP_SEED", "1"))
 RECORDER = Path(__file__).with_name("otp_recorder.erl")
 
@@ -209,6 +209,49 @@ class Author:
         return [{**step, "unordered": True} for step in steps]
 
 
+def processes(seed: int) -> dict[str, Any]:
+    """A scenario of bare processes: links, signals, monitors, names, groups."""
+    rng = random.Random(seed)
+    ids, steps = "abcd", [{"op": "spawn", "id": i, "trap": rng.random() < 0.4} for i in "abcd"]
+    reasons = ["normal", "shutdown", "boom", "boom", "killed", "noproc"]
+    monitors = itertools.count(1)
+
+    def one() -> dict[str, Any]:
+        by, target = rng.choice(ids), rng.choice(ids)
+        name, group = rng.choice(["n1", "n2"]), rng.choice(["g1", "g2"])
+        either = rng.choice([{"name": name}, {"to": target}])
+        return rng.choice(
+            [
+                {"op": "link", "by": by, "target": target},
+                {"op": "link", "by": by, "target": target},
+                {"op": "link", "by": by, "target": target},
+                {"op": "unlink", "by": by, "target": target},
+                {"op": "exit", "id": by, "how": "exit", "reason": rng.choice([*reasons, "kill"])},
+                {"op": "exit", "id": by, "how": "error", "reason": rng.choice(reasons)},
+                {"op": "signal", "by": by, "target": target, "reason": rng.choice(reasons)},
+                {"op": "signal", "by": by, "target": target, "reason": "kill"},
+                {"op": "trap", "id": by, "value": rng.random() < 0.7},
+                {"op": "monitor", "by": by, "target": target, "as": f"m{next(monitors)}"},
+                {"op": "monitor", "by": by, "name": name, "as": f"m{next(monitors)}"},
+                {"op": "demonitor", "by": by, "as": f"m{rng.randrange(1, 9)}"},
+                {"op": "register", "name": name, "id": by},
+                {"op": "unregister", "name": name},
+                {"op": "whereis", "name": name},
+                {"op": "send", "by": by, "msg": rng.choice("xyz"), **either},
+                {"op": "pg_join", "group": group, "id": by},
+                {"op": "pg_leave", "group": group, "id": by},
+                {"op": "pg_members", "group": group, "sort": True},
+                {"op": "inbox", "id": by, "sort": True},
+                {"op": "alive", "id": by},
+            ]
+        )
+
+    steps += [one() for _ in range(rng.randrange(8, 30))]
+    for child in ids:
+        steps += [{"op": "alive", "id": child}, {"op": "inbox", "id": child, "sort": True}]
+    return {"steps": steps}
+
+
 def erlang(term: Any) -> str:
     """A JSON value as an Erlang term; strings are atoms."""
     if isinstance(term, bool):
@@ -244,33 +287,46 @@ def record(scenarios: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]
 
 def line(seed: int, scenario: dict[str, Any], trace: dict[str, Any]) -> dict[str, Any]:
     """A line of a trace file, without the steps that came after the root's end or had no target."""
+    is_tree = "supervisor" in scenario
     pairs = list(zip(scenario["steps"], trace["steps"], strict=False))
     pairs = [(s, t) for s, t in pairs if t["result"] != "untouched"]
     return {
         "v": 1,
         "id": f"random-{seed}",
-        "family": "supervision",
+        "family": "supervision" if is_tree else "process",
         "title": "",
         "rules": [],
         "timing": False,
         "scenario": {**scenario, "steps": [s for s, _ in pairs]},
-        "trace": {"steps": [t for _, t in pairs], "final": trace["final"]},
+        "trace": {**trace, "steps": [t for _, t in pairs]},
         "meta": {},
     }
 
 
-def test_random_scenarios_agree(tmp_path: Path) -> None:
-    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
-    scenarios = [Author(seed).scenario() for seed in seeds]
-    traces = record(scenarios, tmp_path)
-    lines = [line(*item) for item in zip(seeds, scenarios, traces, strict=True)]
+def disagreements(scenarios: list[dict[str, Any]], folder: Path) -> tuple[list[Any], list[str]]:
+    """Play scenarios on both; the lines recorded on OTP, and what keepwell did otherwise."""
+    traces = record(scenarios, folder)
+    lines = [line(*item) for item in zip(itertools.count(), scenarios, traces, strict=False)]
     failed = []
     for played in lines:
         found = replay.replay(played, "simulated")
         if found:
-            failed.append(json.dumps(played["scenario"]))
-            failed += [played["id"], *found]
+            failed += [played["id"], json.dumps(played["scenario"]), *found]
+    return lines, failed
+
+
+def test_random_trees_agree(tmp_path: Path) -> None:
+    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
+    lines, failed = disagreements([Author(seed).scenario() for seed in seeds], tmp_path)
     assert failed == [], "\n".join(failed[:60])
     # They are worth something: most go on for some steps, and many restart somebody.
     assert sum(len(played["trace"]["steps"]) for played in lines) > 3 * COUNT
     assert sum('"n": 2' in json.dumps(played["trace"]) for played in lines) > COUNT / 4
+
+
+def test_random_processes_agree(tmp_path: Path) -> None:
+    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
+    lines, failed = disagreements([processes(seed) for seed in seeds], tmp_path)
+    assert failed == [], "\n".join(failed[:60])
+    assert sum(len(played["trace"]["steps"]) for played in lines) > 10 * COUNT
+    assert sum('"EXIT"' in json.dumps(played["trace"]) for played in lines) > COUNT / 10
