@@ -21,6 +21,8 @@ from .agent.agent import Agent
 from .agent.errors import ModelError
 from .agent.events import ModelEnded, StepRestarted, TextDelta, ToolEnded, ToolStarted
 from .agent.spec import AgentSpec
+from .cli import default_data_dir
+from .config import load_config
 from .memory.window import Window
 from .runtime import Runtime
 from .supervision.tree import tree, tree_text
@@ -43,9 +45,13 @@ def run(args: argparse.Namespace) -> int:
 
 async def _chat(args: argparse.Namespace) -> None:
     style = style_for()
-    model, what = await asyncio.to_thread(story.choose_model, args.model, args.base_url)
+    config = load_config()
+    model, what = await asyncio.to_thread(
+        story.choose_model, args.model or config.model, args.base_url or config.base_url
+    )
     spec = AgentSpec(model, name="chat", instructions=_INSTRUCTIONS, memory=Window(40))
-    async with Runtime(data_dir=args.data_dir) as runtime:
+    data_dir = args.data_dir or config.data_dir or default_data_dir()
+    async with Runtime(data_dir=data_dir) as runtime:
         agent = await runtime.spawn(spec, args.conversation)
         known = len(await agent.messages())
         interactive = sys.stdin.isatty()

@@ -73,8 +73,7 @@ def parser() -> argparse.ArgumentParser:
         "--data-dir",
         type=Path,
         metavar="DIR",
-        default=_default_data_dir(),
-        help="where conversations are kept (default: %(default)s)",
+        help=f"where conversations are kept (default: as configured, else {default_data_dir()})",
     )
     chat.add_argument(
         "--conversation",
@@ -133,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def _default_data_dir() -> Path:
+def default_data_dir() -> Path:
+    """Where conversations are kept unless something else is configured."""
     base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(base) / "keepwell"

@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
             directory = args.data_dir
             directory.mkdir(parents=True, exist_ok=True)
         stage = _Stage(style_for(), args.json, directory)
+        stack.enter_context(_quiet_reports())
         figures = asyncio.run(_tell(stage, args.model))
     figures["seconds"] = round(time.monotonic() - started, 1)
     figures["claims"], figures["claims_failed"] = stage.claims, len(stage.failed)
@@ -193,7 +194,6 @@ async def _store_crash(stage: _Stage, runtime: Runtime, agent: Agent) -> None:
     count = len(await _log(stage, runtime))
     points = {"store.commit.before_flush": failpoint.on_hit(2, crash)}
     with (
-        _quiet_reports(),
         telemetry.attach("keepwell.actor.crashed", watch),
         telemetry.attach("keepwell.supervisor.", watch),
         telemetry.attach("keepwell.store.opened", watch),
@@ -222,7 +222,7 @@ def _indented(runtime: Runtime) -> str:
 
 @contextmanager
 def _quiet_reports() -> Iterator[None]:
-    """Keep the crash reports of the log off the terminal: the story tells of them."""
+    """Keep what the library logs off the terminal: the story tells of it."""
     logger = logging.getLogger("keepwell")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -285,6 +285,8 @@ async def _resumed(
     doubled = [key for key, count in Counter(found).items() if count > 1]
     stage.claim(f"all {len(known)} acknowledged records are there", not lost, lost)
     stage.claim("none is there twice", not doubled, doubled)
+    found_open = [turn.turn_id for turn in await runtime.open_turns()]
+    stage.claim("the unfinished turn is found on disk", TURN_ID in found_open, found_open)
     agent = await runtime.spawn(spec, stage.conversation_id)
     stage.event("the agent finds the unfinished turn in the log and goes on with it")
     result = await agent.run(story.KILL_QUESTION, turn_id=TURN_ID)
