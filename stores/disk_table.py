@@ -59,6 +59,7 @@ class DiskTable(Table):
 
     _file: TableFile | None
     _path: str
+    _system: ActorSystem
     _names: dict[str, DiskTable]
     # How often each caller has opened the table, and what takes its exit callback back.
     _openers: dict[AnyRef | None, tuple[int, Callable[[], None]]]
@@ -99,7 +100,7 @@ class DiskTable(Table):
             names = _by_name.setdefault(system, {})
             table = names.get(name)
             if table is None:
-                table = _open_file(cls, name, path, type, access, keypos, durability)
+                table = _open_file(cls, system, name, path, type, access, keypos, durability)
                 table._names = names
                 names[name] = _by_path[path] = table
             else:
@@ -362,6 +363,7 @@ def _checked(
 
 def _open_file(
     cls: type[DiskTable],
+    system: ActorSystem,
     name: str,
     path: str,
     type_: TableType,
@@ -370,7 +372,11 @@ def _open_file(
     durability: Durability,
 ) -> DiskTable:
     other = _by_path.get(path)
-    if other is not None:
+    if other is not None and other._system.closed:
+        # Opened outside of any actor, in a system that has ended: nobody is left to close it.
+        other._openers.clear()
+        other._close_if_unused()
+    elif other is not None:
         raise TableFileError(
             "in_use", path, f"it is open as table {shown(other.name)}: use that one"
         )
@@ -384,6 +390,7 @@ def _open_file(
     table = object.__new__(cls)
     table.name, table.type, table.keypos = name, type_, keypos
     table._path = path
+    table._system = system
     table._openers = {}
     table._fixes = {}
     table._file = TableFile(path, type_, keypos, access=access, durability=durability)

@@ -279,6 +279,21 @@ def test_incompatible_openings(system: Any, path: Path) -> None:
             assert again.info("access") == "read_write"
 
 
+def test_the_end_of_a_system_frees_its_files(path: Path) -> None:
+    """F58: its names and tables go, those of another system stay."""
+    with ActorSystem(name="other"):
+        kept = DiskTable.open("kept", path.with_name("kept"))
+        with ActorSystem(name="short"):
+            table = DiskTable.open("t", path)
+            table.insert((1, "a"))
+        with DiskTable.open("t", path) as again:
+            assert again is not table
+            assert again.to_list() == [(1, "a")]
+        assert table.info() is None
+        assert kept.info("size") == 0
+        kept.close()
+
+
 def test_fixes_of_an_ended_opener_end(system: Any, path: Path) -> None:
     with DiskTable.open("t", path) as table:
         one = Worker.start()
