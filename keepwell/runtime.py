@@ -231,6 +231,8 @@ class Runtime:
         for queue in list(self._queues):
             queue.close(reason)
         self._memories.close(reason)
+        if self._sessions is not None:
+            self._sessions.close(reason)
         if not self._closing:
             # The root gave up: nobody restarts anything, and the process must be able to end.
             logger.critical("%r ended: %r", self, reason)

@@ -36,6 +36,8 @@ class EventReader:
         self._buffer: deque[SessionEvent] = deque()
         self._live: deque[SessionEvent] = deque(maxlen=LIVE_EVENTS)
         self._read = 0
+        if follow:
+            home.watch(self)
 
     def add_live(self, event: SessionEvent) -> None:
         """Progress of the running turn."""
@@ -80,8 +82,6 @@ class EventReader:
     async def _begin(self) -> None:
         self._begun = True
         home = self._home
-        if self._follow:
-            home.watch(self)
         if self._consumer is not None:
             self._read = await home.store.consume(home.session_id, self._consumer)
             self._after = max(self._after, self._read)

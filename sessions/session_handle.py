@@ -75,6 +75,9 @@ class SessionHandle:
         home = self._home
         if home.deleted:
             return Future.failed(NotFound(f"session {home.session_id!r}"))
+        over = home.ended.error()
+        if over is not None:
+            return Future.failed(over)
         fault = declared.fault(plain, len(canonical_json(plain)))
         running = home.running
         admission = Admission(declared.capacity, fault, running.order if running else 0)
