@@ -344,7 +344,7 @@ def test_an_empty_directory_or_file_is_a_new_store_ds6(tmp_path: Path) -> None:
     assert len(contents(tmp_path)) == 7
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.95])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_file_cut_short_is_reported_and_kills_nothing_ds6(
     tmp_path: Path, keep: float, clean: bool
@@ -366,7 +366,7 @@ def test_a_file_cut_short_is_reported_and_kills_nothing_ds6(
         assert keep == 0.95
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_garbled_file_is_reported_and_kills_nothing_ds6(tmp_path: Path, seed: int) -> None:
     """Run in a child: what is tested is that it lives, and ends in a StoreError or the truth."""
     fill(tmp_path, 800, 300, map_size=1 << 28, durability="process")
