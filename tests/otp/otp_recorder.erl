@@ -445,6 +445,8 @@ process(pg_join, #{group := Group, id := Id}) ->
     case alive(Id) of true -> pg:join(Group, pid(Id)); false -> untouched end;
 process(pg_leave, #{group := Group, id := Id}) ->
     with(Id, fun(Pid) -> pg:leave(Group, Pid) end, Id);
+process(mf, #{mod := Module, fn := Function, by := By, args := Args}) ->
+    by(By, fun() -> try apply(Module, Function, Args) catch error:R -> #{raise => R} end end);
 process(pg_members, #{group := Group}) ->
     pg:get_members(Group).
 
@@ -471,7 +473,8 @@ term(Pid) when is_pid(Pid) ->
 term(Ref) when is_reference(Ref) ->
     [As] = [A || {A, R} <- maps:to_list(get(monitors)), R =:= Ref],
     #{v => As};
-term(Bool) when is_boolean(Bool) -> Bool;
+term(#{raise := R}) -> #{raise => term(R)};
+term(Plain) when is_boolean(Plain); is_number(Plain); is_binary(Plain) -> Plain;
 term(Atom) when is_atom(Atom) -> #{a => Atom};
 term(List) when is_list(List) -> [term(Item) || Item <- List];
 term(Tuple) when is_tuple(Tuple) -> #{t => [term(Item) || Item <- tuple_to_list(Tuple)]}.

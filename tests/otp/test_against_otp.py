@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import replay
 
-COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "60"))
+COUNT = int(os.environ.get("KEEPWELL_OTP_SCENARIOS", "40"))
 SEED = int(os.environ.get("KEEPWELL_OTP_SEED", "1"))
 RECORDER = Path(__file__).with_name("otp_recorder.erl")
 
@@ -252,8 +252,107 @@ def processes(seed: int) -> dict[str, Any]:
     return {"steps": steps}
 
 
+class Term:
+    """A recorded term that stands for itself, in the form of the traces."""
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+
+    def __str__(self) -> str:
+        return erlang_term(self.form)
+
+
+def erlang_term(form: Any) -> str:
+    """A recorded term in Erlang."""
+    if isinstance(form, dict):
+        (kind, value) = next(iter(form.items()))
+        inner = ",".join(map(erlang_term, value)) if kind == "t" else ""
+        return f"{{{inner}}}" if kind == "t" else f"'{value}'"
+    if isinstance(form, list):
+        return f"[{','.join(map(erlang_term, form))}]"
+    if isinstance(form, bool):
+        return "true" if form else "false"
+    return f'<<"{form}">>' if isinstance(form, str) else repr(form)
+
+
+def atom(word: str) -> dict[str, Any]:
+    return {"a": word}
+
+
+def row(*items: Any) -> dict[str, Any]:
+    return {"t": list(items)}
+
+
+def tables(seed: int) -> dict[str, Any]:
+    """A scenario of one named table of a random type."""
+    rng = random.Random(seed)
+    kind = rng.choice(["set", "ordered_set", "bag", "duplicate_bag"])
+    ordered = kind == "ordered_set"
+    keys = [1, 2, 3, 1.0, 2.5, "k", "l", atom("w"), row(1, "k")]
+    values = [1, 2, 5, -3, 1.0, "x", "y", atom("v")]
+
+    def key() -> Any:
+        return rng.choice(keys)
+
+    def some_row() -> Any:
+        return row(key(), *rng.choices(values, k=rng.choice([1, 1, 1, 2])))
+
+    def rows() -> Any:
+        bad = ["no row"] if rng.random() < 0.1 else []
+        return [*(some_row() for _ in range(rng.randrange(4))), *bad]
+
+    def pattern() -> Any:
+        parts = [atom("_"), atom("$1"), atom("$2"), *keys[:4], *values[:3]]
+        return row(*rng.choices(parts, k=rng.choice([2, 2, 3])))
+
+    def spec() -> Any:
+        bound = [row(atom(op), atom("$1"), rng.choice([1, 2.0, "k"])) for op in (">", "=<", "=:=")]
+        guards = rng.choice([[], [rng.choice(bound)], rng.sample(bound, 2)])
+        body = rng.choice([atom("$_"), True, atom("$1"), row(row(atom("$2"), atom("$1"))), False])
+        return [row(row(atom("$1"), atom("$2")), guards, [body])]
+
+    def call() -> tuple[str, list[Any]]:
+        position = rng.choice([1, 2, 2, 3])
+        choices: list[tuple[str, list[Any]]] = [
+            *[("insert", [some_row()])] * 4,
+            *[("insert", [rows()])] * 2,
+            ("insert_new", [some_row()]),
+            ("insert_new", [rows()]),
+            ("lookup", [key()]),
+            ("member", [key()]),
+            ("take", [key()]),
+            ("delete", [key()]),
+            ("delete_object", [some_row()]),
+            ("lookup_element", [key(), position]),
+            ("update_counter", [key(), rng.choice([1, -2, row(2, 3), row(2, 10, 5, 0)])]),
+            ("update_counter", [key(), 1, row("k", 7)]),
+            ("update_element", [key(), row(position, rng.choice(values))]),
+            ("match_object", [pattern()]),
+            ("match", [pattern()]),
+            ("match_delete", [pattern()]),
+            ("select", [spec()]),
+            ("select_count", [spec()]),
+            ("select_delete", [spec()]),
+            ("tab2list", []),
+            ("info", [atom(rng.choice(["size", "type", "keypos", "protection"]))]),
+        ]
+        if ordered:
+            choices += [("first", []), ("last", []), ("next", [key()]), ("prev", [key()])]
+        return rng.choice(choices)
+
+    named = [atom(kind), atom("named_table"), atom("public")]
+    steps = [{"op": "spawn", "id": "p", "trap": False}]
+    calls = [("new", [named]), *(call() for _ in range(rng.randrange(5, 30))), ("tab2list", [])]
+    for name, args in calls:
+        step = {"op": "mf", "mod": "ets", "fn": name, "by": "p", "args": Term([atom("t"), *args])}
+        steps.append(step if ordered else {**step, "sort": True})
+    return {"steps": steps}
+
+
 def erlang(term: Any) -> str:
     """A JSON value as an Erlang term; strings are atoms."""
+    if isinstance(term, Term):
+        return str(term)
     if isinstance(term, bool):
         return "true" if term else "false"
     if isinstance(term, str):
@@ -287,13 +386,18 @@ def record(scenarios: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]
 
 def line(seed: int, scenario: dict[str, Any], trace: dict[str, Any]) -> dict[str, Any]:
     """A line of a trace file, without the steps that came after the root's end or had no target."""
-    is_tree = "supervisor" in scenario
-    pairs = list(zip(scenario["steps"], trace["steps"], strict=False))
+    steps = [
+        {**s, "args": s["args"].form} if isinstance(s.get("args"), Term) else s
+        for s in scenario["steps"]
+    ]
+    ops = {step["op"] for step in steps}
+    family = "ets" if "mf" in ops else "process" if "supervisor" not in scenario else "supervision"
+    pairs = list(zip(steps, trace["steps"], strict=False))
     pairs = [(s, t) for s, t in pairs if t["result"] != "untouched"]
     return {
         "v": 1,
         "id": f"random-{seed}",
-        "family": "supervision" if is_tree else "process",
+        "family": family,
         "title": "",
         "rules": [],
         "timing": False,
@@ -330,3 +434,11 @@ def test_random_processes_agree(tmp_path: Path) -> None:
     assert failed == [], "\n".join(failed[:60])
     assert sum(len(played["trace"]["steps"]) for played in lines) > 10 * COUNT
     assert sum('"EXIT"' in json.dumps(played["trace"]) for played in lines) > COUNT / 10
+
+
+def test_random_tables_agree(tmp_path: Path) -> None:
+    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
+    lines, failed = disagreements([tables(seed) for seed in seeds], tmp_path)
+    assert failed == [], "\n".join(failed[:60])
+    assert sum(len(played["trace"]["steps"]) for played in lines) > 8 * COUNT
+    assert sum('"raise"' in json.dumps(played["trace"]) for played in lines) > COUNT / 4

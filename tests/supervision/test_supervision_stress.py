@@ -20,7 +20,7 @@ from keepwell.supervision import ChildSpec, DynamicSupervisor, Supervisor
 from keepwell.testing.simulation import SimulatedScheduler, search_interleavings
 
 SEEDS = int(os.environ.get("KEEPWELL_SEEDS", "400"))
-SECONDS = max(10.0, SEEDS / 50)
+SECONDS = max(5.0, SEEDS / 50)
 REFUSALS = (RequestError, StartFailed, ActorDied)
 STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 RESTARTS = ("permanent", "transient", "temporary")
