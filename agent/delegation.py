@@ -40,7 +40,15 @@ class Host(Protocol):
         ...
 
     def clear_child(self, spec: AgentSpec, conversation_id: str) -> Awaitable[None]:
-        """Stop the child if it is there, and clear its conversation."""
+        """Clear the conversation of a child that has ended."""
+        ...
+
+    def end_child(self, spec: AgentSpec, conversation_id: str) -> Future[None]:
+        """Stop the agents of a child's conversation, and clear it; from any thread."""
+        ...
+
+    def has_conversations(self, prefix: str) -> Awaitable[bool]:
+        """Whether the default store has conversations whose ids begin so."""
         ...
 
 

@@ -175,6 +175,11 @@ class Journal:
         failpoint("turn.settled")
 
     @property
+    def epoch(self) -> int | None:
+        """The conversation's epoch at `open`; None if the log is no journal."""
+        return self._epoch
+
+    @property
     def unsettled(self) -> bool:
         """Whether an append is not known to be stored."""
         return bool(self._pending)

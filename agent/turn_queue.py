@@ -54,7 +54,7 @@ class TurnRequest:
     """
 
     __slots__ = (
-        "decision", "explicit", "future", "kind", "listeners", "messages", "stop", "text",
+        "decision", "epoch", "explicit", "future", "kind", "listeners", "messages", "stop", "text",
         "turn_id",
     )  # fmt: skip
 
@@ -75,6 +75,7 @@ class TurnRequest:
         self.decision = decision
         self.messages = messages
         self.stop: Stop | None = None
+        self.epoch: int | None = None  # of the conversation when the question was stored
         self.listeners: list[Listener] = []
         self.future: Future[Any] = Future()
 

@@ -197,6 +197,8 @@ class TurnRunner:
         )  # fmt: skip
 
     async def _run(self, request: TurnRequest, last: TurnState | None) -> Any:
+        if request.epoch is not None and request.epoch != self.journal.epoch:
+            raise ConversationCleared(self._id, request.turn_id)  # while the agent was down (RS-8)
         if last is not None and last.turn_id == request.turn_id:
             return await self._run_again(request, last)
         question = NewRecord(request.text, turn_id=request.turn_id, mark=self._mark)
@@ -218,6 +220,7 @@ class TurnRunner:
         await self._audience.attend(request, turn)
         await self._audience.tell("on_turn_start", 0, request.text)
         turn.ask(request.text)
+        request.epoch = self.journal.epoch
         self.journal.append(turn.append_id(0), [question])
         failpoint("turn.question")
         return await self._go_on(turn)

@@ -373,6 +373,19 @@ class Runtime:
         memory = await self._memories.of(spec)
         await memory.clear(conversation_id)
 
+    def end_child(self, spec: AgentSpec, conversation_id: str) -> Future[None]:
+        """Stop the sub-agents of a conversation and forget what they wrote."""
+        return self._run(self._end_child, spec, conversation_id)
+
+    async def _end_child(self, spec: AgentSpec, conversation_id: str) -> None:
+        for queue in [q for q in self._queues if q.conversation_id == conversation_id]:
+            await self._stopped_agent(queue)
+        await self.clear_child(spec, conversation_id)
+
+    async def has_conversations(self, prefix: str) -> bool:
+        """Whether the default store has conversations whose ids begin so."""
+        return bool(await self.store.conversations(prefix=prefix, limit=1))
+
     def fleet(
         self,
         spec: AgentSpec,

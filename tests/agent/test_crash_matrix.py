@@ -18,7 +18,7 @@ from keepwell.agent.scripted_model import Held, ScriptedModel
 from keepwell.agent.spec import AgentSpec
 from keepwell.agent.tool import tool
 from keepwell.agent.tool_result import error_type_of
-from keepwell.agent.turn_errors import TurnCancelled
+from keepwell.agent.turn_errors import ConversationCleared, TurnCancelled
 from keepwell.runtime import Runtime
 from keepwell.stores.message import Message, ToolCall
 from keepwell.stores.record import Record
@@ -268,3 +268,19 @@ async def test_closing_the_runtime_in_a_turn_leaves_it_to_be_resumed(tmp_path: P
         agent = await runtime.spawn(AgentSpec(ScriptedModel("resumed")), "c")
         assert (await agent.run("q", turn_id="T")).text == "resumed"
         check_log(tuple(await runtime.store.read("c", marks=True)))
+
+
+async def test_rs_8_a_turn_whose_log_was_cleared_meanwhile_is_dropped() -> None:
+    async with Runtime() as runtime:
+        model = ScriptedModel(Held(asyncio.Event(), "x"), "fresh")
+        agent = await runtime.spawn(AgentSpec(model), "c")
+        running = agent.run("q")
+        while not (await runtime.store.info("c")).count:  # noqa: ASYNC110 - state, not an event
+            await asyncio.sleep(0)
+        cleared = runtime.store.clear("c")
+        agent.ref.kill()
+        await cleared
+        with pytest.raises(ConversationCleared):
+            await running
+        assert await runtime.store.get("c") == ()
+        assert (await agent.run("q2")).text == "fresh"
