@@ -57,17 +57,19 @@ class FallbackModel:
         """The stream of the first model that begins one and ends it. Raises likewise."""
         failures = _Failures()
         for model in self._models:
-            shown = False
+            shown = ""
             try:
                 async with aclosing(closable(model.stream(request))) as items:
                     async for item in items:
-                        shown = True
+                        if isinstance(item, TextDelta):
+                            shown += item.text
                         yield item
                 return
             except ModelError as error:
                 failures.add(model, error)
+                error.partial = error.partial or shown
                 last = model is self._models[-1]
-                if last or shown or error.partial or not self._follows(error):
+                if last or error.partial or not self._follows(error):
                     raise failures.told(error) from error.__cause__
 
     def _follows(self, error: ModelError) -> bool:

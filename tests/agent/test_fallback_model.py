@@ -68,6 +68,24 @@ async def test_a_begun_stream_is_not_gone_on_with():
     assert caught.value.partial == "half"
 
 
+async def test_nor_is_one_whose_error_does_not_say_what_was_shown():
+    class Careless:
+        name = "careless"
+
+        async def complete(self, request):
+            raise down()
+
+        async def stream(self, request):
+            yield TextDelta("half")
+            raise down()
+
+    stream = FallbackModel(Careless(), ScriptedModel("other")).stream(ASK)
+    assert await anext(stream) == TextDelta("half")
+    with pytest.raises(ModelError) as caught:
+        await anext(stream)
+    assert caught.value.partial == "half"
+
+
 @both_ways
 async def test_bugs_are_not_hidden(streaming):
     model = FallbackModel(ScriptedModel(ValueError("a bug")), ScriptedModel("other"))
