@@ -175,7 +175,8 @@ class SchemaBuilder:
         if hasattr(annotation, "__supertype__"):  # NewType
             return self.describe(annotation.__supertype__, where)
         if hasattr(annotation, "__value__"):  # type X = ...
-            return self.describe(annotation.__value__, where)
+            # It may name itself: type Json = str | list[Json]
+            return self._named(annotation, lambda: self.describe(annotation.__value__, where))
         container: object = origin or annotation
         if container in _LISTS or container in _SETS or container in _DICTS or container is tuple:
             return self._container(container, get_args(annotation), where)
@@ -307,7 +308,8 @@ class SchemaBuilder:
         if cls not in self._names:
             name = str(cls.__name__)
             if name in self._names.values():
-                name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+                path = getattr(cls, "__qualname__", name).replace("<locals>.", "")
+                name = f"{cls.__module__}.{path}"
             self._names[cls] = name
         return self._names[cls]
 

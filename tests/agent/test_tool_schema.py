@@ -228,6 +228,12 @@ def test_a_type_alias_statement_is_followed():
     except SyntaxError:
         pytest.skip("needs Python 3.12")
     assert type_schema(namespace["Count"])[0] == {"type": "integer"}
+    exec("type Json = int | None | list[Json]", namespace)  # noqa: S102 -- likewise
+    schema, convert = type_schema(namespace["Json"])
+    jsonschema.validate([1, [None, []]], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([1, ["x"]], schema)
+    assert convert([1, [None, []]]) == [1, [None, []]]
 
 
 def test_two_recursive_classes_of_one_name_stay_apart():
