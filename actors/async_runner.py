@@ -199,14 +199,16 @@ class AsyncRef(ActorRef[A]):
                     return item
         return None
 
-    def _abandon(self) -> bool:
+    def _is_running(self) -> bool:
+        return self._task is not None or self._stepping
+
+    def _abandon(self) -> None:
         task, home = self._task, self._home
         if task is not None and home is not None:
             try:
                 home.call(task.cancel)
             except RuntimeError:
                 pass  # the loop is closed
-        return task is not None or self._stepping
 
     def context(self) -> contextvars.Context:
         """The context in which this actor's coroutines run."""
@@ -267,6 +269,7 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
                 elif todo[0] == RUN:
                     left -= 1
                     if not _handle(ref, actor, todo[1]):
+                        actor = todo = None
                         return
                     continue
                 elif todo[0] == END:
@@ -281,6 +284,7 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
                 continue
             left -= 1
             if not _handle(ref, actor, batch.pop()):
+                actor = None  # the frames of an error lead back to this one
                 return
     except BaseException as error:
         logger.exception("the loop met an error of its own while it ran %s", ref)
@@ -313,7 +317,9 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
                 return False
             value = task.result()
     except BaseException as error:
-        return _failed(ref, actor, message, error)
+        lives = _failed(ref, actor, message, error)
+        actor = message = payload = request = value = None
+        return lives
     if request is not None:
         if ref._serving is request:
             request.complete(value)
@@ -366,6 +372,7 @@ def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> Non
         # Cancelled for what waits in the control lane, which now says how the actor ends?
         if not (interrupted and isinstance(error, asyncio.CancelledError)):
             if not _failed_later(ref, actor, message, error):
+                actor = message = None
                 return
     elif message.__class__ is Request:
         if ref._serving is message:

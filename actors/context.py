@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ open_systems: dict[ActorSystem, None] = {}
 """The same with the default system."""
 
 _default: list[ActorSystem] = []
+making = threading.Lock()
 
 
 def current_actor() -> AnyRef | None:
@@ -51,7 +53,9 @@ def current_system() -> ActorSystem:
 def default_system() -> ActorSystem:
     """The process-wide system for programs that never make one; ends at interpreter exit."""
     if not _default or _default[0].closed:
-        from .system import ActorSystem
+        from .system import ActorSystem  # the default is made on first use
 
-        _default[:] = [ActorSystem(name="default", is_default=True)]
+        with making:
+            if not _default or _default[0].closed:
+                _default[:] = [ActorSystem(name="default", is_default=True)]
     return _default[0]

@@ -54,19 +54,24 @@ def end(
     *,
     error: BaseException | None = None,
     report: bool = True,
+    fenced: bool = False,
 ) -> bool:
     """End an actor, once: close its mailbox, free what it held, tell who is bound to it.
 
     The order is OTP's: owned resources go first, then names and groups, then links and monitors
     hear of it. Runs in the thread that ran the actor, or in a killer's (fencing). False if it had
     ended. `error` is what its own code raised, if that is why it ends. Without `report` whoever
-    calls tells of it.
+    calls tells of it. If it is `fenced`, its handler may still run: its thread or task is left
+    behind and counted.
     """
     finished, ref._finished = ref._finished, True
     if finished:
         if ref._life is not None:
             _answer_stops(ref._life)  # one that its runner took up while another ended it
         return False
+    if fenced and ref._is_running():
+        ref._system.abandoned_threads += 1
+        telemetry.emit("keepwell.actor.fenced", ref=ref)
     life = ref._life
     if life is None:
         ref._reason = reason
@@ -81,6 +86,8 @@ def end(
     links, monitors = _unbind(ref, life) if life is not None else ((), ())
     ref._system.actors.pop(ref, None)
     serving, ref._serving = ref._serving, None
+    if error is not None:
+        _begin_with_its_own_code(error)
     if report:  # before those who wait hear of it: they may look for the report next
         _report(ref, reason, error, serving)
     if serving is not None:
@@ -97,6 +104,8 @@ def end(
     actor, ref._actor = ref._actor, None
     if error is not None:
         _forget_locals(error, actor)
+    if fenced:
+        ref._abandon()
     for peer in links:
         peer._send_control(SIGNAL, ref, reason, True)
     for watch in monitors:
@@ -158,6 +167,21 @@ def _answer_stops(life: Life) -> None:
             waiting.pop().complete(True)
         except IndexError:
             return
+
+
+def _begin_with_its_own_code(error: BaseException) -> None:
+    """Drop our runners' frames from the head of a traceback.
+
+    They are no news to a reader, and run while the actor ends: they could not be emptied of it.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__") in _RUNNERS:
+        traceback = traceback.tb_next
+    if traceback is not None:
+        error.__traceback__ = traceback
+
+
+_RUNNERS = frozenset(f"{__package__}.{name}" for name in ("runner", "async_runner", "lifecycle"))
 
 
 def _forget_locals(error: BaseException, actor: Any) -> None:

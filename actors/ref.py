@@ -31,11 +31,11 @@ from .errors import ActorDied, MailboxFull
 from .exits import KILL, NOPROC, ExitReason, describe
 from .future import Future, refuse_on_loop
 from .inbox import Inbox
+from .life import Life
 from .request import AskedItself as AskedItself
 from .request import Request as Request
 
 if TYPE_CHECKING:
-    from .life import Life
     from .system import ActorSystem
 
 A = TypeVar("A", bound="pykka.Actor")
@@ -191,9 +191,12 @@ class ActorRef(pykka.ActorRef[A]):
     def _attention(self) -> None:
         """Called when an item was put into the control lane of an actor that is running."""
 
-    def _abandon(self) -> bool:
-        """Called when a running actor was ended by force; True if its thread is left behind."""
-        return True
+    def _is_running(self) -> bool:
+        """Whether its code may be running or waiting to go on, seen from another thread."""
+        return not self._idle
+
+    def _abandon(self) -> None:
+        """Called when it was ended by force, whatever its code does."""
 
     @overload
     def stop(
@@ -466,8 +469,6 @@ def _never(_ref: Any) -> None:
 
 def new_life(ref: ActorRef[Any]) -> Life:
     """Give `ref` its Life, the rarely needed part of an actor's state; at most one is made."""
-    from .life import Life
-
     with making:
         life = ref._life
         if life is None:

@@ -43,8 +43,9 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         if ref._control or control.is_suspended(ref):
             left = _attend(ref, actor, left)
             if left <= 0:
+                actor = receive = None
                 return left == 0
-        batch = ref._batch
+        batch: Any = ref._batch
         if not batch:
             batch = take(ref)
             if not batch:
@@ -54,6 +55,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         if batches:
             left -= len(batch)
             if not _run_batch(ref, actor):
+                actor = receive = batch = None
                 return False
             continue
         waiting = len(batch)
@@ -80,6 +82,8 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         except BaseException as error:
             ref._handled += waiting - len(batch)
             crash(ref, actor, error, message)
+            # The frames of the error lead back to this one, and would keep what it still holds.
+            actor = receive = message = payload = value = batch = None
             return False
         ref._serving = None
         done = waiting - len(batch)
@@ -142,6 +146,7 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
     except BaseException as error:
         ref._handled += len(waiting)
         crash(ref, actor, error, message)
+        actor = message = waiting = requests = None  # type: ignore[assignment]  # see `run`
         return False
     for request in requests:
         if not request.done():
@@ -192,6 +197,7 @@ def _attend(ref: ActorRef[Any], actor: Any, left: int) -> int:
                 pass
             except BaseException as error:
                 crash(ref, actor, error, todo[1])
+                actor = todo = None
                 return -1
         elif todo[0] == BEGIN:
             if not starting.start_here(ref, actor, todo[1]):

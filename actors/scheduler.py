@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, Final
 
-from . import lifecycle, telemetry
+from . import lifecycle
 from .async_runner import AsyncRef, LoopRunner
 from .errors import Unavailable
 from .exits import KILLED, ExitReason
@@ -79,9 +79,7 @@ class Scheduler(ABC):
 
     def fence(self, ref: ActorRef[Any]) -> None:
         """End an actor whose handler does not return, leaving its thread or task behind."""
-        if lifecycle.end(ref, KILLED) and ref._abandon():
-            self.system.abandoned_threads += 1
-            telemetry.emit("keepwell.actor.fenced", ref=ref)
+        lifecycle.end(ref, KILLED, fenced=True)
 
 
 class ThreadScheduler(Scheduler):
@@ -213,7 +211,8 @@ class ThreadScheduler(Scheduler):
         if thread is not None and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(loop.stop)
             if _get_running_loop() is None:
-                thread.join(5.0)
+                # A loop that a handler blocks does not end, and has been waited for already.
+                thread.join(0.1 if self.system.abandoned_threads else 5.0)
 
     def ended(self) -> Future[None]:
         """See Scheduler."""

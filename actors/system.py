@@ -15,8 +15,9 @@ import threading
 from asyncio import _get_running_loop
 from collections.abc import Coroutine, Iterator
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from . import context as contexts
 from . import future as futures
 from . import life, lifecycle, telemetry
 from . import ref as refs
@@ -28,9 +29,7 @@ from .exits import KILLED, NOPROC, SHUTDOWN
 from .future import Future, refuse_on_loop
 from .ref import ActorRef
 from .request import AskedItself
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
+from .scheduler import Scheduler, ThreadScheduler
 
 T = TypeVar("T")
 logger = logging.getLogger("keepwell.actors")
@@ -60,8 +59,6 @@ class ActorSystem:
         clock: Clock | None = None,
         is_default: bool = False,
     ) -> None:
-        from .scheduler import ThreadScheduler
-
         self.name = name
         self.pid = os.getpid()
         self.closed = False
@@ -182,8 +179,7 @@ class ActorSystem:
         self.closed = True
         left = list(self.actors)
         for ref in left:
-            if lifecycle.end(ref, KILLED) and ref._abandon():
-                self.abandoned_threads += 1
+            lifecycle.end(ref, KILLED, fenced=True)
         if left:
             logger.error("%d actors did not stop in time: %s", len(left), left[:5])
             telemetry.emit("keepwell.system.abandoned", actors=left)
@@ -265,7 +261,8 @@ def _disown() -> None:
 
 # Held over a fork, or the child would inherit one that a thread of the parent has, for ever.
 _LOCKS = (
-    life.lock, life.making, refs.making, refs.counting, futures.making, telemetry.lock,
+    contexts.making, life.lock, life.making, refs.making, refs.counting, futures.making,
+    telemetry.lock,
 )  # fmt: skip
 
 
