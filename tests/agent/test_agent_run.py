@@ -390,3 +390,33 @@ async def test_f46_a_tool_that_asks_its_own_agent_is_told_so(bench: Any) -> None
     agents.append(agent)
     assert (await agent.run("go")).text == "done"
     assert bench.store.results("c") == {"call_1": "refused"}
+
+
+async def test_us_1_f37_usage_counts_each_call_once_when_the_turn_fails(bench: Any) -> None:
+    calls = Message("assistant", None, [{"id": "c1", "name": "add", "arguments": {"a": 1, "b": 2}}])
+    empty = ModelReply(Message("assistant", ""), Usage(7, 0))
+    model = ScriptedModel(
+        ModelReply(calls, Usage(10, 1)), empty, empty, empty,
+        ModelReply(Message("assistant", "done"), Usage(20, 2)),
+    )  # fmt: skip
+    agent = await bench.agent(model, tools=[add])
+    with pytest.raises(ModelError):
+        await agent.run("q", turn_id="T")
+    assert bench.store.last_mark("c")["usage"]["input_tokens"] == 21
+    result = await agent.run("q", turn_id="T")
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (10 + 21 + 20, 3)
+
+
+async def test_f31_a_whole_transcript_is_refused_with_a_hint(bench: Any) -> None:
+    agent = await bench.agent(ScriptedModel("one", "two"))
+    await agent.run("q1")
+    transcript = [*(await agent.messages()), Message("user", "q2")]
+    with pytest.raises(InvalidValue, match="new message only"):
+        agent.run(transcript)
+    assert bench.store.shape("c") == "u a"
+
+
+async def test_pv_2_an_unknown_conversation_is_empty(bench: Any) -> None:
+    agent = await bench.agent(ScriptedModel("one"))
+    assert await agent.messages() == ()
+    assert bench.store.logs == {}

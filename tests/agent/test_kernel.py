@@ -15,6 +15,7 @@ from keepwell.agent.filters import Filter, in_order
 from keepwell.agent.function_model import FunctionModel
 from keepwell.agent.kernel import Kernel, KernelResult
 from keepwell.agent.memory_filter import memory_filter
+from keepwell.agent.model import ModelReply
 from keepwell.agent.scripted_model import Broken, Call, Held, ScriptedModel
 from keepwell.agent.spec import AgentSpec
 from keepwell.agent.tool import tool
@@ -23,6 +24,7 @@ from keepwell.agent.turn_errors import LimitReached
 from keepwell.runtime import Runtime
 from keepwell.stores.conversation_id import TEMPORARY_PREFIX
 from keepwell.stores.errors import AppendConflict
+from keepwell.stores.message import Message, ToolCall
 
 
 @tool
@@ -73,9 +75,6 @@ def test_kf_1_two_memories_or_equal_names_are_refused(runtime: Runtime) -> None:
 async def test_kf_2_short_circuit_and_retry() -> None:
     class Short(Filter):
         async def around_chat(self, request: Any, next: Any) -> Any:  # noqa: A002 - as above
-            from keepwell.agent.model import ModelReply
-            from keepwell.stores.message import Message
-
             return ModelReply(Message("assistant", "cached"))
 
     model = ScriptedModel("never")
@@ -349,3 +348,17 @@ async def test_kf_11_an_agents_kernel_brings_model_tools_and_filters(runtime: Ru
 def test_what_is_no_input_is_refused_at_once(messages: Any) -> None:
     with pytest.raises(InvalidValue):
         Kernel(ScriptedModel("x")).invoke(messages)
+
+
+async def test_kf_6_replies_keep_text_reasoning_and_calls(runtime: Runtime) -> None:
+    reply = Message(
+        "assistant", "let me see", [ToolCall("x", "add", {"a": 1, "b": 2})],
+        reasoning=[{"type": "thinking", "text": "hm", "signature": "abc"}],
+    )  # fmt: skip
+    replies = iter([reply, "three"])
+    kernel = Kernel(
+        FunctionModel(lambda _request: next(replies)), tools=[add],
+        filters=[memory_filter(runtime.store)],
+    )  # fmt: skip
+    result = await kernel.invoke("q", conversation_id="c")
+    assert (await runtime.store.get("c"))[1] == reply == result.messages[1]
