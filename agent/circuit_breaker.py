@@ -14,12 +14,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ..actors import telemetry
 from ..actors.errors import InvalidValue
 from .errors import ModelError
 from .fallback_model import closable
 from .model import ChatModel, ModelReply, ModelRequest, TextDelta
+
+
+_GRACE: Final = 0.001
 
 
 class Phase(enum.Enum):
@@ -65,7 +69,8 @@ def admit(
     if state.phase is Phase.CLOSED:
         return state, None
     waited = now - state.since
-    if waited >= policy.cooldown:
+    # A millisecond's grace: who waits exactly as long as told must not be turned away by rounding.
+    if waited >= policy.cooldown - _GRACE:
         # Also from HALF_OPEN: a trial call that never came back must not close the door for good.
         return replace(state, phase=Phase.HALF_OPEN, since=now), None
     return state, policy.cooldown - waited
