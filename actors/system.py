@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Token
 from typing import Any, TypeVar
 
@@ -67,6 +67,8 @@ class ActorSystem:
         self.groups_table: dict[str, dict[ActorRef[Any], int]] = {}
         self.tables: dict[str, Any] = {}
         """Named in-memory tables of this system (floor 3)."""
+        self.at_close: list[Callable[[], object]] = []
+        """Called once, when the actors have ended: for what waits for one that never comes."""
         self.dead_letters = 0
         self.abandoned_threads = 0
         self.clock: Clock = clock if clock is not None else SystemClock()
@@ -183,6 +185,12 @@ class ActorSystem:
         if left:
             logger.error("%d actors did not stop in time: %s", len(left), left[:5])
             telemetry.emit("keepwell.system.abandoned", actors=left)
+        for callback in self.at_close:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a callback at the end of %s failed", self)
+        self.at_close.clear()
         running_systems.pop(self, None)
         open_systems.pop(self, None)
         self.scheduler.close()
