@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..actors import telemetry
-from ..actors.context import current_system
+from ..actors.context import current_system, default_system
+from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from .engine import Engine
 from .errors import ForkedStore, StoreUnavailable
@@ -40,6 +41,8 @@ TIMEOUT = 30.0
 
 MAX_ATTEMPTS = 2
 """Incarnations that take a request up: after two crashes it is not sent again (SH-3)."""
+
+ENDED = "the actor system that it belongs to has ended"
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 8 << 20
@@ -91,6 +94,30 @@ class Port:
         self._lock = threading.Lock()
         self._timer: Timer | None = None
         self._due = float("inf")
+        self._ended = False
+        if system is not None:
+            self._belong(system)
+
+    def _belong(self, system: ActorSystem) -> None:
+        """Take part in the life of an actor system: when it ends, nobody will serve the port."""
+        if self.system is not system or system.closed or self.end not in system.at_close:
+            self.system = system
+            self._ended = system.closed
+            system.at_close.append(self.end)
+
+    def end(self) -> None:
+        """Answer what waits: the actor system has ended, and its clock with it (F48)."""
+        self._ended = True
+        for request in [*self.taken, *self.queue]:
+            request.withdrawn = True
+            request.future.fail(self._unavailable(request, ENDED))
+        self.queue.clear()
+        self.taken = []
+        with self._lock:
+            reads, self.reads = self.reads, []
+        for read in reads:
+            read.withdrawn = True
+            read.future.fail(StoreUnavailable(self.name, ENDED))
 
     def configure(self, counter: TokenCounter | None, max_message_bytes: int) -> None:
         """Set what callers do before they submit."""
@@ -110,6 +137,8 @@ class Port:
         """Queue a request; the future gets its answer, or `StoreUnavailable` at the deadline."""
         if os.getpid() != self.pid:
             return Future.failed(ForkedStore(self.name, self.pid))
+        if self._ended:
+            return Future.failed(self._unavailable(request, ENDED))
         future: Future[Any] = Future()
         request.future = future
         deadline = request.deadline = time.monotonic() + timeout
@@ -139,6 +168,8 @@ class Port:
                 pass  # it was closed under our hands: wait for the next one
             except Exception as problem:
                 return Future.failed(problem)
+        if self._ended:
+            return Future.failed(StoreUnavailable(self.name, ENDED))
         read = Read(work, time.monotonic() + timeout)
         with self._lock:
             self.reads.append(read)
@@ -163,6 +194,7 @@ class Port:
 
     def attach(self, ref: Any, engine: Engine) -> None:
         """Serve from `engine` from now on; what waited for a table is answered."""
+        self._belong(ref.system)
         self.ref = ref
         self.engine = engine
         self._run_reads(engine)
@@ -248,7 +280,7 @@ class Port:
             timer = self._timer
             if timer is not None:
                 timer.cancel()
-            clock = (self.system or current_system()).clock
+            clock = (self.system or _some_system()).clock
             self._timer = clock.call_later(max(0.0, deadline - time.monotonic()), self._expire)
 
     def _expire(self) -> None:
@@ -279,6 +311,13 @@ class Port:
         append_id = request.append_id if isinstance(request, Append) else None
         return StoreUnavailable(self.name, problem, append_id=append_id,
                                 outcome="unknown" if request.attempts else "not written")
+
+
+def _some_system() -> ActorSystem:
+    try:
+        return current_system()
+    except InvalidValue:  # several run and none is entered: any clock will do
+        return default_system()
 
 
 _ports: WeakKeyDictionary[Any, dict[str, Port]] = WeakKeyDictionary()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from keepwell.actors import ActorSystem
 from keepwell.actors import failpoint as failpoints
 from keepwell.actors.errors import RequestError
 from keepwell.stores import (
@@ -300,3 +301,19 @@ async def test_an_idle_port_keeps_nothing(make: Callable[..., Store]) -> None:
         assert not port.queue
         assert not port.reads
         assert not port.taken
+
+
+async def test_requests_end_with_their_actor_system_f48(make: Callable[..., Store]) -> None:
+    system = ActorSystem(name="short")
+    handle = StoreHandle("conversations", system=system)
+    store = make()
+    supervisor = await Supervisor.options(system=system).spawn(
+        [ChildSpec("store", store.child_start("conversations", system))])
+    assert (await handle.add("c", users("1"))).cursor == 1
+    await terminate_child(supervisor, "store")
+    waiting = [handle.add("c", users("2"), append_id="k"), handle.get("c"), handle.clear("c")]
+    assert not any(future.done() for future in waiting)
+    await system.aclose()
+    for future in [*waiting, handle.add("c", users("3")), handle.info("c")]:
+        assert future.done()
+        assert isinstance(future.error(), StoreUnavailable)
