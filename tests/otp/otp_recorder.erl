@@ -7,7 +7,7 @@
 -module(otp_recorder).
 -behaviour(gen_server).
 -export([main/1, start_worker/2, start_dynamic/2]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 main([File]) ->
     logger:set_primary_config(level, none),
@@ -91,6 +91,14 @@ init({worker, Id, Behaviour}) ->
         #{exit := R} -> exit(to_reason(R));
         #{raise := R} -> error(to_reason(R))
     end;
+init({server, stop}) -> {stop, bad};
+init({server, raise}) -> error(bad);
+init({server, ignore}) -> ignore;
+init({server, self_cast_then_continue}) ->
+    gen_server:cast(self(), early_cast),
+    {ok, {server, []}, {continue, first}};
+init({server, _}) ->
+    {ok, {server, []}};
 init({supervisor, Id, Settings}) ->
     {_, ok} = ask({init, Id, self(), [ok]}),
     Strategy = maps:get(strategy, Settings, one_for_one),
@@ -107,17 +115,34 @@ spec(Child = #{id := Id}, Strategy) ->
         end,
     (maps:with([id, restart, shutdown, significant, type], Child))#{start => Start}.
 
-handle_call(_, _, State) -> {reply, pong, State}.
+handle_call(ping, _, State) -> {reply, pong, State};
+handle_call(seen, _, {server, Notes} = S) -> {reply, lists:reverse(Notes), S};
+handle_call(#{reply := V}, _, {server, Notes}) -> {reply, V, {server, [V | Notes]}};
+handle_call(crash, _, _) -> exit(boom);
+handle_call(error, _, _) -> error(boom);
+handle_call(stop, _, S) -> {stop, normal, S};
+handle_call(stop_reply, _, S) -> {stop, normal, bye, S};
+handle_call(noreply, _, S) -> {noreply, S};
+handle_call(reply_then_crash, From, _) -> gen_server:reply(From, early), exit(boom);
+handle_call(self_call, _, S) -> {reply, gen_server:call(self(), seen, 100), S};
+handle_call(continue, _, S) -> {reply, ok, S, {continue, after_call}};
+handle_call(hibernate, _, S) -> {reply, ok, S, hibernate}.
 
-handle_cast(_, State) -> {noreply, State}.
+handle_continue(What, {server, Notes}) -> {noreply, {server, [{continue, What} | Notes]}}.
+
+handle_cast(crash, _) -> exit(boom);
+handle_cast(Note, {server, Notes}) -> {noreply, {server, [Note | Notes]}}.
 
 handle_info({die, exit, R}, _) -> exit(to_reason(R));
 handle_info({die, error, R}, _) -> error(to_reason(R));
 handle_info({die, stop, R}, State) -> {stop, to_reason(R), State};
+handle_info(Note, {server, _} = S) -> handle_cast(Note, S);
 handle_info({'EXIT', _, R}, State = #{id := Id}) ->
     ask({event, #{ev => info_exit, id => Id, reason => reason(R)}}),
     {noreply, State}.
 
+terminate(_, {server, _}) ->
+    ok;
 terminate(Reason, #{id := Id, n := N, plan := Plan}) ->
     ask({event, #{ev => terminate, id => Id, n => N, reason => reason(Reason)}}),
     case Plan of
@@ -338,6 +363,7 @@ play_processes(Steps) ->
     {ok, Groups} = pg:start_link(),
     put(pids, #{}),
     put(monitors, #{}),
+    put(servers, []),
     Traces = [begin R = process(maps:get(op, S), S), quiet(), trace(S, R) end || S <- Steps],
     [begin exit(Pid, kill), gone(Pid) end || Pid <- maps:values(get(pids))],
     unlink(Groups),
@@ -361,6 +387,8 @@ born(Id, Pid) -> put(pids, (get(pids))#{Id => Pid}), ok.
 pid(Id) -> maps:get(Id, get(pids), none).
 
 alive(Id) -> is_pid(pid(Id)) andalso is_process_alive(pid(Id)).
+
+server(Id, Fun) -> case pid(Id) of none -> untouched; Pid -> Fun(Pid) end.
 
 %% Have a process do something; a dead one does nothing.
 by(Id, Fun) -> case alive(Id) of true -> sync(pid(Id), {do, Fun}); false -> untouched end.
@@ -445,6 +473,39 @@ process(pg_join, #{group := Group, id := Id}) ->
     case alive(Id) of true -> pg:join(Group, pid(Id)); false -> untouched end;
 process(pg_leave, #{group := Group, id := Id}) ->
     with(Id, fun(Pid) -> pg:leave(Group, Pid) end, Id);
+process(gs_start, #{id := Id, init := Init}) ->
+    case gen_server:start(?MODULE, {server, Init}, []) of
+        {ok, Pid} -> put(servers, [Id | get(servers)]), born(Id, Pid);
+        Other -> Other
+    end;
+process(gs_stop, #{id := Id, reason := Reason}) ->
+    server(Id, fun(Pid) ->
+        try gen_server:stop(Pid, Reason, 5000) catch exit:R -> {caller_raises, exit, R} end
+    end);
+process(call, #{by := By, to := Id, req := Req, timeout := Timeout}) ->
+    Call = fun(Pid) ->
+        try {reply, gen_server:call(Pid, Req, Timeout)}
+        catch
+            exit:{{calling_self, _}, _} -> {caller_raises, exit, calling_self};
+            exit:{R, _} -> {caller_raises, exit, R}
+        end
+    end,
+    server(Id, fun(Pid) -> by(By, fun() -> Call(Pid) end) end);
+process(cast, #{to := Id, req := Req}) ->
+    server(Id, fun(Pid) -> gen_server:cast(Pid, Req) end);
+process(info, #{to := Id, req := Req}) ->
+    server(Id, fun(Pid) -> Pid ! Req, ok end);
+process(seen, #{id := Id}) ->
+    case alive(Id) of true -> gen_server:call(pid(Id), seen); false -> untouched end;
+process(get_state, #{id := Id}) ->
+    case alive(Id) of
+        true -> {server, Notes} = sys:get_state(pid(Id)), lists:reverse(Notes);
+        false -> untouched
+    end;
+process(suspend, #{id := Id}) ->
+    case alive(Id) of true -> sys:suspend(pid(Id)); false -> untouched end;
+process(resume, #{id := Id}) ->
+    case alive(Id) of true -> sys:resume(pid(Id)); false -> untouched end;
 process(mf, #{mod := Module, fn := Function, by := By, args := Args}) ->
     by(By, fun() -> try apply(Module, Function, Args) catch error:R -> #{raise => R} end end);
 process(pg_members, #{group := Group}) ->
@@ -459,7 +520,14 @@ with(Id, Fun, By) ->
 %% Wait until all have looked at what they have, and nobody has ended meanwhile.
 quiet() ->
     Living = [Id || Id <- maps:keys(get(pids)), alive(Id)],
-    [sync(pid(Id), {do, fun() -> ok end}) || Id <- Living],
+    Servers = get(servers),
+    [
+        case lists:member(Id, Servers) of
+            true -> catch sys:get_state(pid(Id));
+            false -> sync(pid(Id), {do, fun() -> ok end})
+        end
+     || Id <- Living
+    ],
     sys:get_state(pg),
     case [Id || Id <- Living, alive(Id)] of Living -> ok; _ -> quiet() end.
 

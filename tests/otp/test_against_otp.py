@@ -249,7 +249,42 @@ def processes(seed: int) -> dict[str, Any]:
     steps += [one() for _ in range(rng.randrange(8, 30))]
     for child in ids:
         steps += [{"op": "alive", "id": child}, {"op": "inbox", "id": child, "sort": True}]
-    return {"steps": steps}
+    return {"family": "process", "steps": steps}
+
+
+def servers(seed: int) -> dict[str, Any]:
+    """A scenario of two servers, a caller, and everything that may be asked of a server."""
+    rng = random.Random(seed)
+    steps: list[dict[str, Any]] = [{"op": "spawn", "id": "c", "trap": rng.random() < 0.3}]
+    suspended: set[str] = set()
+    numbers = itertools.count(1)
+    inits = ["none", "none", "none", "self_cast_then_continue", "stop", "raise", "ignore"]
+    steps += [{"op": "gs_start", "id": server, "init": rng.choice(inits)} for server in "gh"]
+    for _ in range(rng.randrange(5, 25)):
+        server = rng.choice("gh")
+        ops = ["call"] * 4 + ["cast", "cast", "info", "seen", "get_state", "suspend", "resume"]
+        op = rng.choice([*ops, "alive", "gs_stop"] if rng.random() < 0.3 else ops)
+        if op == "call":
+            deadly = ["crash", "error", "stop", "stop_reply", "reply_then_crash", "self_call"]
+            harmless = [{"reply": next(numbers)}, {"reply": "v"}, "continue", "hibernate"]
+            waits = server in suspended or rng.random() < 0.05
+            req = rng.choice(deadly) if rng.random() < 0.2 else rng.choice(harmless)
+            call = {"op": op, "by": "c", "to": server, "req": "noreply" if waits else req}
+            steps.append({**call, "timeout": 15 if waits else 5000})
+        elif op in ("cast", "info"):
+            req = rng.choice([next(numbers), "x", "y", "crash" if rng.random() < 0.2 else "z"])
+            steps.append({"op": op, "to": server, "req": req})
+        elif op == "seen" and server in suspended:
+            steps.append({"op": "get_state", "id": server})
+        elif op == "gs_stop":
+            reason = rng.choice(["normal", "shutdown", "boom"])
+            steps.append({"op": op, "id": server, "reason": reason})
+        else:
+            suspended ^= {server} if op == "suspend" and server not in suspended else set()
+            suspended -= {server} if op == "resume" else set()
+            steps.append({"op": op, "id": server})
+    steps += [{"op": "alive", "id": i} for i in "cgh"]
+    return {"family": "genserver", "steps": steps}
 
 
 class Term:
@@ -346,7 +381,7 @@ def tables(seed: int) -> dict[str, Any]:
     for name, args in calls:
         step = {"op": "mf", "mod": "ets", "fn": name, "by": "p", "args": Term([atom("t"), *args])}
         steps.append(step if ordered else {**step, "sort": True})
-    return {"steps": steps}
+    return {"family": "ets", "steps": steps}
 
 
 def erlang(term: Any) -> str:
@@ -390,8 +425,9 @@ def line(seed: int, scenario: dict[str, Any], trace: dict[str, Any]) -> dict[str
         {**s, "args": s["args"].form} if isinstance(s.get("args"), Term) else s
         for s in scenario["steps"]
     ]
-    ops = {step["op"] for step in steps}
-    family = "ets" if "mf" in ops else "process" if "supervisor" not in scenario else "supervision"
+    family = scenario.get("family", "supervision")
+    if family == "genserver":
+        steps = [{k: v for k, v in s.items() if (k, v) != ("init", "none")} for s in steps]
     pairs = list(zip(steps, trace["steps"], strict=False))
     pairs = [(s, t) for s, t in pairs if t["result"] != "untouched"]
     return {
@@ -401,7 +437,10 @@ def line(seed: int, scenario: dict[str, Any], trace: dict[str, Any]) -> dict[str
         "title": "",
         "rules": [],
         "timing": False,
-        "scenario": {**scenario, "steps": [s for s, _ in pairs]},
+        "scenario": {
+            **({"supervisor": scenario["supervisor"]} if family == "supervision" else {}),
+            "steps": [s for s, _ in pairs],
+        },
         "trace": {**trace, "steps": [t for _, t in pairs]},
         "meta": {},
     }
@@ -442,3 +481,11 @@ def test_random_tables_agree(tmp_path: Path) -> None:
     assert failed == [], "\n".join(failed[:60])
     assert sum(len(played["trace"]["steps"]) for played in lines) > 8 * COUNT
     assert sum('"raise"' in json.dumps(played["trace"]) for played in lines) > COUNT / 4
+
+
+def test_random_servers_agree(tmp_path: Path) -> None:
+    seeds = range(SEED * 100_000, SEED * 100_000 + COUNT)
+    lines, failed = disagreements([servers(seed) for seed in seeds], tmp_path)
+    assert failed == [], "\n".join(failed[:60])
+    assert sum(len(played["trace"]["steps"]) for played in lines) > 8 * COUNT
+    assert sum("caller_raises" in json.dumps(played["trace"]) for played in lines) > COUNT / 4
