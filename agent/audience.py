@@ -41,6 +41,7 @@ class Audience:
         self._threads = threads
         self._listeners: list[Listener] = []
         self._turn: TurnState | None = None
+        self._streamed = ""  # the deltas of the running model call so far
 
     async def attend(self, request: TurnRequest | None, turn: TurnState) -> None:
         """A turn begins or goes on: streams of this request see it from here on."""
@@ -56,6 +57,11 @@ class Audience:
         self._turn = None
         self._listeners = []
 
+    async def retell(self, request: TurnRequest, turn: TurnState) -> None:
+        """A turn that needs no running is asked for again: show what it did. EV-1, AG-6."""
+        await self.attend(request, turn)
+        self.push(None)
+
     @property
     def listening(self) -> bool:
         """Whether any stream is open: streams may come and go while a turn runs."""
@@ -70,6 +76,7 @@ class Audience:
 
     async def model_started(self, step: int) -> None:
         """Show that a model call begins; that it is repeated to who has seen it begin. EV-1."""
+        self._streamed = ""
         for listener in self._listeners:
             if not listener.fresh and listener.model_step == step:
                 await self.show(StepRestarted(step))
@@ -78,17 +85,27 @@ class Audience:
         for listener in self._listeners:
             listener.model_step = step
 
-    def push(self, event: Event) -> None:
-        """Show an event now; everything before it is stored."""
+    def push(self, event: Event | None) -> None:
+        """Show an event now; everything before it is stored. None: only what late streams missed.
+
+        The deltas of the running model call are kept for those who come in the middle of it.
+        """
         self._catch_up(event)
-        for listener in self._listeners:
+        match event:
+            case TextDelta(text=text):
+                self._streamed += text
+            case StepRestarted():
+                self._streamed = ""
+            case _:
+                pass
+        for listener in self._listeners if event is not None else ():
             listener.push(event)
 
     def _catch_up(self, coming: Event | None) -> None:
         for listener in self._listeners:
             if listener.fresh and self._turn is not None:
                 listener.fresh = False
-                for event in past_events(self._turn, self._id, coming):
+                for event in past_events(self._turn, self._id, coming, self._streamed):
                     listener.push(event)
 
     async def tell(self, name: str, step: int, value: object) -> None:
@@ -102,8 +119,13 @@ class Audience:
         await fire(callback, CallbackInfo(name, self._id, turn_id, step, value), self._threads)
 
 
-def past_events(turn: TurnState, conversation_id: str, coming: Event | None) -> Iterator[Event]:
-    """The events of a turn up to, and without, the one that comes now: for a late stream."""
+def past_events(
+    turn: TurnState, conversation_id: str, coming: Event | None, streamed: str = ""
+) -> Iterator[Event]:
+    """The events of a turn up to, and without, the one that comes now: for a late stream.
+
+    `streamed`: the text that the running model call has shown to others.
+    """
     yield TurnStarted(conversation_id, turn.turn_id)
     before = getattr(coming, "step", 1 << 62)
     for step, entry in turn.entries():
@@ -125,3 +147,7 @@ def past_events(turn: TurnState, conversation_id: str, coming: Event | None) -> 
                     yield ToolEnded(
                         call.step, call.call.id, call.call.name, call.result.text, call.error
                     )
+    if isinstance(coming, TextDelta | StepRestarted | ModelEnded):
+        yield ModelStarted(coming.step)
+        if streamed:
+            yield TextDelta(coming.step, streamed)

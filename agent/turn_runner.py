@@ -206,7 +206,7 @@ class TurnRunner:
             found = await self.journal.find(request.turn_id, question)
             if found is not None:
                 if found.ended == "completed":
-                    return turn_result(found, self._id)
+                    return await self._retold(request, found)
                 raise TurnConflict(
                     request.turn_id, "it is unfinished and other turns came after it"
                 )
@@ -230,10 +230,19 @@ class TurnRunner:
         if last.question != request.text:
             raise TurnConflict(request.turn_id, "it has another input")
         if last.ended == "completed" or (last.ended is None and last.pending()):
-            return turn_result(last, self._id)
+            return await self._retold(request, last)
         if last.ended == "abandoned":
             raise TurnConflict(request.turn_id, "it was abandoned for a newer turn")
         return await self._resume(last)
+
+    async def _retold(self, request: TurnRequest, turn: TurnState) -> TurnResult:
+        """The result of a turn that has ended or is paused; streams see what it did. AG-6."""
+        result = turn_result(turn, self._id)
+        if request.listeners:
+            await self._audience.retell(request, turn)
+            paused = result.status == "paused"
+            self._audience.push(Paused(result.pending, result) if paused else TurnEnded(result))
+        return result
 
     async def _recover(self, request: TurnRequest, last: TurnState | None) -> Any:
         """The log's newest turn, if nobody has ended it and it is this agent's."""

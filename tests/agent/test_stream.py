@@ -20,6 +20,7 @@ from keepwell.agent.events import (
     TurnEnded,
     TurnStarted,
 )
+from keepwell.agent.model import TextDelta as TextPiece
 from keepwell.agent.scripted_model import Broken, Call, Held, ScriptedModel
 from keepwell.agent.stream import Listener
 from keepwell.agent.tool import tool
@@ -127,6 +128,44 @@ async def test_ev_2_a_stream_joins_a_running_turn_and_is_shown_what_was(bench: A
         agent.stream(turn_id="T")
     with pytest.raises(InvalidValue):
         agent.stream()
+
+
+async def test_ev_2_a_stream_that_joins_in_mid_sentence_has_the_whole_sentence(bench: Any) -> None:
+    """EV-1: the deltas join to the stored text for each reader, whenever it came."""
+    half, rest = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedModel):
+        async def stream(self, request: Any) -> Any:
+            yield TextPiece("first half, ")
+            half.set()
+            await rest.wait()
+            yield TextPiece("second half")
+            yield await self.complete(request)
+
+    agent = await bench.agent(Slow("first half, second half"))
+    early = agent.stream("go", turn_id="T")
+    first = await anext(early)
+    await half.wait()
+    late = agent.stream(turn_id="T")
+    rest.set()
+    for events in ([first, *[e async for e in early]], [e async for e in late]):
+        text = "".join(e.text for e in events if isinstance(e, TextDelta))
+        assert text == "first half, second half"
+        assert names(events) == [
+            "TurnStarted", "ModelStarted", "TextDelta", "ModelEnded", "TurnEnded"
+        ]  # fmt: skip
+
+
+async def test_ag_6_a_stream_of_a_completed_turn_shows_it_again(bench: Any) -> None:
+    model = ScriptedModel([Call("work")], "done", "other")
+    agent = await bench.agent(model, tools=[work])
+    result = await agent.run("go", turn_id="T")
+    for _ in range(2):  # as the newest turn of the log, and after another one
+        events = [event async for event in agent.stream("go", turn_id="T")]
+        assert names(events) == ORDER
+        assert events[-1] == TurnEnded(result)
+        await agent.run("else", turn_id="U")
+    assert len(model.requests) == 3
 
 
 async def test_ev_2_on_abandon_cancel(bench: Any) -> None:
