@@ -60,7 +60,7 @@ class Audience:
     async def retell(self, request: TurnRequest, turn: TurnState) -> None:
         """A turn that needs no running is asked for again: show what it did. EV-1, AG-6."""
         await self.attend(request, turn)
-        self.push(None)
+        self._catch_up(None)
 
     @property
     def listening(self) -> bool:
@@ -85,8 +85,8 @@ class Audience:
         for listener in self._listeners:
             listener.model_step = step
 
-    def push(self, event: Event | None) -> None:
-        """Show an event now; everything before it is stored. None: only what late streams missed.
+    def push(self, event: Event) -> None:
+        """Show an event now; everything before it is stored.
 
         The deltas of the running model call are kept for those who come in the middle of it.
         """
@@ -98,7 +98,7 @@ class Audience:
                 self._streamed = ""
             case _:
                 pass
-        for listener in self._listeners if event is not None else ():
+        for listener in self._listeners:
             listener.push(event)
 
     def _catch_up(self, coming: Event | None) -> None:

@@ -1,4 +1,4 @@
-"""A runtime inside somebody's service: health, an orderly end on SIGTERM, systemd, ASGI.
+"""A runtime inside somebody's service: an orderly end on SIGTERM, systemd, ASGI, event streams.
 
 The library installs no signal handler by itself. A program that owns its main loop asks for one
 with `serving`; below an ASGI server, which has handlers of its own, `lifespan` is enough.
@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from .runtime import Runtime
+from .server_sent_events import event_frames
 
 DRAIN_SECONDS: Final = 25.0
 """How long running turns may take after SIGTERM; service managers kill after 30 s or more."""
@@ -168,3 +169,8 @@ def watchdog_seconds() -> float | None:
     if not text or not text.isdigit() or (pid and pid != str(os.getpid())):
         return None
     return int(text) / 1e6
+
+
+__all__ = [
+    "DRAIN_SECONDS", "Service", "event_frames", "lifespan", "notify", "serving", "watchdog_seconds",
+]  # fmt: skip
