@@ -51,7 +51,7 @@ class FlowBody:
             if services.acquire is not None:
                 await services.acquire()
             if services.conversation is not None:
-                _, run.epoch = await services.conversation()
+                _, run.began_in = await services.conversation()
             value = await self._node.run(carrier, run)
             result = finish(self._session, turn, value)
             log = self._log(run, message, result)
@@ -114,14 +114,15 @@ class FlowBody:
         records += [
             NewRecord(Message("assistant", as_user_text(output)), turn_id) for output in outputs
         ]
-        mark: dict[str, Any] = {"session": True}
+        # Marked as an agent's turns are, so that none takes it for one that it must resume.
+        mark: dict[str, Any] = {"ended": "completed", "session": True}
         if run.usage.total_tokens:
             mark["usage"] = run.usage.to_dict()
         if run.reports:
             mark["context_report"] = [report.to_dict() for report in run.reports]
         last = records[-1]
         records[-1] = NewRecord(last.message, turn_id, mark)
-        return LogRecords(self._services.conversation_id, tuple(records), turn_id, run.epoch)
+        return LogRecords(self._services.conversation_id, tuple(records), turn_id, run.began_in)
 
 
 def _call_records(entry: TraceEntry, turn_id: str) -> list[NewRecord]:

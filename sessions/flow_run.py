@@ -51,7 +51,10 @@ class FlowRun:
         self.steps: list[StepNote] = []
         self.reports: list[ContextReport] = []
         self.usage = Usage()
-        self.epoch: int | None = None
+        self.epoch = 0
+        """The epoch of the conversation's log as it was last read."""
+        self.began_in: int | None = None
+        """Its epoch when the turn began: what is added later is for that one only."""
         self.logged = 0
         self.answer: list[Turn] | None = None
         """The transcript of an agent that ran as this child."""

@@ -118,7 +118,7 @@ class Sub(Node):
         turns = await run.transcript(self.policy)
         fit = await cut_context(
             JoinedTurns(turns), self.policy, services.count_tokens,
-            source=Source(services.conversation_id, run.epoch or 0, run.logged),
+            source=Source(services.conversation_id, run.epoch, run.logged),
             summaries=services.summaries, threads=step_threads,
         )  # fmt: skip
         run.reports.append(

@@ -84,7 +84,7 @@ class Think(Node):
         seen = await run.transcript(policy)
         fit = await cut_context(
             _asking(seen, asked), policy, services.count_tokens, system=self.instructions or None,
-            source=Source(services.conversation_id, run.epoch or 0, run.logged),
+            source=Source(services.conversation_id, run.epoch, run.logged),
             summaries=services.summaries, threads=step_threads,
         )  # fmt: skip
         return messages_of(fit), reported(fit, policy, by="think", **where)
@@ -93,7 +93,7 @@ class Think(Node):
 def _asking(seen: JoinedTurns, asked: Turn) -> JoinedTurns:
     """The transcript with the question behind it; once, if the run's own input is the question."""
     more = list(seen._more)
-    if len(more) == 1 and more[0].get("content") == asked["content"]:
+    if len(more) == 1 and as_user_text(more[0].get("content")) == asked["content"]:
         more = []
     return JoinedTurns(seen._first, [*more, asked], seen._fetch)
 
