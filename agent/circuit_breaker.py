@@ -22,7 +22,6 @@ from .errors import ModelError
 from .fallback_model import closable
 from .model import ChatModel, ModelReply, ModelRequest, TextDelta
 
-
 _GRACE: Final = 0.001
 
 
