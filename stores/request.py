@@ -162,6 +162,8 @@ def _weight(item: object) -> int:
 def _size(value: object, depth: int) -> int:
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
+    if value is None or isinstance(value, (int, float)):
+        return 8  # asking whether it is a Sequence would cost more than all the rest
     if depth and isinstance(value, dict):
         return sum(_size(item, depth - 1) for item in value.values())
     if isinstance(value, Sequence):
