@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ..actors import telemetry
 from .errors import ModelError
 from .model import ModelReply, ModelRequest, TextDelta, Usage
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from .model import ChatModel
@@ -19,19 +20,18 @@ FIRST_DELAY: Final = 0.25
 MAX_DELAY: Final = 30.0
 
 OnDelta = Callable[[str], Awaitable[None]]
-Complete = Callable[[ModelRequest], Awaitable[ModelReply]]
 
 
 class ModelCall:
     """One call in progress. `partial` is the text of the running attempt; `usage` what failed
     attempts that did return have cost (US-1)."""
 
-    __slots__ = ("_complete", "_model", "_seconds", "partial", "usage")
+    __slots__ = ("_model", "_seconds", "_watchdog", "partial", "usage")
 
-    def __init__(self, model: ChatModel, seconds: float, complete: Complete | None = None) -> None:
+    def __init__(self, model: ChatModel, seconds: float, watchdog: Watchdog | None = None) -> None:
         self._model = model
         self._seconds = seconds
-        self._complete = complete
+        self._watchdog = Watchdog() if watchdog is None else watchdog
         self.partial = ""
         self.usage = Usage()
 
@@ -53,8 +53,7 @@ class ModelCall:
                 await on_restart()
             self.partial = ""
             try:
-                async with asyncio.timeout(self._seconds):
-                    reply = await self._ask(request, on_delta)
+                reply = await self._in_time(request, on_delta)
                 if reply.message.tool_calls or _says_something(reply):
                     return reply
                 self.usage = self.usage + reply.usage
@@ -86,9 +85,19 @@ class ModelCall:
                 delay = error.retry_after
             await asyncio.sleep(min(delay, MAX_DELAY))
 
+    async def _in_time(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
+        watchdog = self._watchdog
+        watchdog.start(self._seconds)
+        try:
+            return await self._ask(request, on_delta)
+        except asyncio.CancelledError as cancelled:
+            if watchdog.bit():
+                raise TimeoutError from cancelled
+            raise
+        finally:
+            watchdog.stop()
+
     async def _ask(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
-        if self._complete is not None:
-            return await self._complete(request)
         if on_delta is None:
             return await self._model.complete(request)
         reply: ModelReply | None = None

@@ -207,13 +207,13 @@ class TurnState:
 
     def _mark(self, mark: Mapping[str, object]) -> None:
         usage = mark.get("usage")
-        if isinstance(usage, Mapping):
+        if isinstance(usage, dict | Mapping):
             self.usage = self.usage + Usage.from_dict(usage)
         if "resumed" in mark:
             self._reopen()
             self.resumes += 1
         batch = self.batch
-        if batch is not None:
+        if batch is not None and ("environment" in mark or "decision" in mark):
             environment = mark.get("environment")
             if isinstance(environment, Mapping):
                 for key, text in environment.items():

@@ -44,6 +44,7 @@ from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
 from .turn import Batch, Call, TurnState, call_arguments, tool_message
 from .turn_action import RunCalls
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads
@@ -76,6 +77,8 @@ class TurnSteps:
         self._audience = audience
         self._threads = threads
         self._rules = spec.rules()
+        self._model = spec.chat_model
+        self._watchdog = Watchdog()
         self._kernel = spec.kernel
         # The agent has a system prompt of its own (AG-8).
         self._filters = tuple(
@@ -116,7 +119,7 @@ class TurnSteps:
         )
         await self._audience.tell("on_model_call", step, request)
         await self._audience.model_started(step)
-        call = self.partial = ModelCall(self._spec.chat_model, self._spec.model_timeout)
+        call = self.partial = ModelCall(self._model, self._spec.model_timeout, self._watchdog)
         streamed = [False]
 
         async def on_delta(text: str) -> None:
