@@ -264,7 +264,7 @@ def _acknowledge(watch: Stopwatch, operations: int) -> None:
     asyncio.run(run())
 
 
-_MESSAGE = Message("user", _TEXT)
+_MESSAGE = Message("user", "And tomorrow?")
 
 
 class _PykkaEcho(pykka.ThreadingActor):
@@ -276,7 +276,7 @@ def _pykka_ask(watch: Stopwatch, operations: int) -> None:
     ref = _PykkaEcho.start()
     with watch:
         for _ in range(operations):
-            ref.ask({"message": _TEXT})
+            ref.ask({"message": "And tomorrow?"})
     ref.stop()
 
 

@@ -33,7 +33,7 @@ from .conversation_id import TEMPORARY_PREFIX
 from .disk_tables import Tables, move, stored_id
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
-from .errors import DamagedStore, ForeignFormat, NewerFormat
+from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore
 from .ledger import Cleared, Plan, Written
 from .pending import Pending, pack_batch, unpack_batch
 from .record import ConversationInfo, Record
@@ -53,6 +53,13 @@ from .sweep import sweep
 
 FORMAT = 1
 """Format of the directory. Written once, checked at every open (DS-6)."""
+
+MIGRATIONS: dict[int, Callable[[Transaction, Tables], None]] = {}
+"""How a store of format n becomes one of format n + 1, by n.
+
+All steps that an older store needs run in one transaction when its owner opens it: a crash leaves
+the old format or the new one.
+"""
 
 MAGIC = b"keepwell conversations"
 
@@ -105,6 +112,7 @@ class DiskEngine(Engine):
         self._codes: dict[str, int] = {}
         self._numbers = 0
         self._batch_bytes = 0
+        self._format = FORMAT
         self._commits = self._committed = 0
         self._loading = False
         self.sweep_due = 0.0
@@ -112,7 +120,9 @@ class DiskEngine(Engine):
             self._check_format()
         self.tables = Tables._make(environment.table(name.encode()) for name in Tables._fields)
         if environment.fresh and not environment.readonly:
-            environment.write(self._format)
+            environment.write(self._make)
+        elif self._format < FORMAT:
+            environment.write(self._migrate)
         self._read_state()
         failpoint("store.open.end")
         if not environment.readonly:
@@ -134,10 +144,25 @@ class DiskEngine(Engine):
             return
         if magic != MAGIC or form is None or not form.isdigit():
             raise ForeignFormat(self.path, "its LMDB file is not one of keepwell's")
-        if int(form) > FORMAT:
-            raise NewerFormat(self.path, int(form), FORMAT)
+        self._format = int(form)
+        if self._format > FORMAT:
+            raise NewerFormat(self.path, self._format, FORMAT)
+        if self._format < FORMAT:
+            missing = [step for step in range(self._format, FORMAT) if step not in MIGRATIONS]
+            if missing:
+                raise ForeignFormat(self.path, f"nothing is known of its format {missing[0]}")
+            if environment.readonly:
+                raise ReadOnlyStore(self.path, f"it has the old format {self._format}; open it "
+                                    "for writing once, which brings it to the present one")
 
-    def _format(self, txn: Transaction) -> bool:
+    def _migrate(self, txn: Transaction) -> bool:
+        for step in range(self._format, FORMAT):
+            failpoint("store.migrate")
+            MIGRATIONS[step](txn, self.tables)
+        txn.put(b"format", b"%d" % FORMAT, db=self.tables.meta)
+        return True
+
+    def _make(self, txn: Transaction) -> bool:
         txn.put(b"magic", MAGIC, db=self.tables.meta)
         txn.put(b"format", b"%d" % FORMAT, db=self.tables.meta)
         return True

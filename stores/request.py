@@ -82,8 +82,9 @@ class Append(Request):
         self.attempts = 0
         self.withdrawn = False
         self.micros: int | None = None  # an import's: when it was first stored
-        if append_id is not None or follows is not None:
+        if append_id is not None and (type(append_id) is not str or not append_id):
             _check_id(append_id, "append_id")
+        if follows is not None:
             _check_id(follows, "follows")
         if epoch is not None or cursor is not None:
             _check_number(epoch, "epoch")

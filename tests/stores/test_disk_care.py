@@ -338,6 +338,41 @@ def test_a_newer_format_is_left_alone_ds6(tmp_path: Path) -> None:
     assert (newer.value.found, snapshot(tmp_path)) == (99, before)
 
 
+def test_an_older_format_is_brought_to_the_present_one_ds6(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keepwell.stores import disk_engine
+
+    fill(tmp_path, 50)
+    expected = contents(tmp_path)
+    monkeypatch.setattr(disk_engine, "FORMAT", 3)
+    with pytest.raises(ForeignFormat, match="format 1"):
+        DiskEngine(tmp_path)
+
+    def note(name: bytes) -> Any:
+        return lambda txn, tables: txn.put(name, b"done", db=tables.meta)
+
+    monkeypatch.setitem(disk_engine.MIGRATIONS, 1, note(b"first step"))
+    monkeypatch.setitem(disk_engine.MIGRATIONS, 2, note(b"second step"))
+    with pytest.raises(ReadOnlyStore, match="old format 1"):
+        DiskEngine(tmp_path, readonly=True)
+    for hit in (1, 2):  # a crash in the middle leaves the old format, whole
+        actions = {"store.migrate": failpoints.on_hit(hit, failpoints.raise_error)}
+        with failpoints.active(actions), pytest.raises(failpoints.FailpointError):
+            DiskEngine(tmp_path)
+    for _ in range(2):
+        assert contents(tmp_path) == expected
+    engine = DiskEngine(tmp_path, readonly=True)
+    with engine.environment.read() as txn:
+        assert txn.get(b"format", db=engine.tables.meta) == b"3"
+        assert txn.get(b"first step", db=engine.tables.meta) == b"done"
+        assert txn.get(b"second step", db=engine.tables.meta) == b"done"
+    engine.close()
+    monkeypatch.setattr(disk_engine, "FORMAT", 1)
+    with pytest.raises(NewerFormat):
+        DiskEngine(tmp_path)
+
+
 def test_an_empty_directory_or_file_is_a_new_store_ds6(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"")
     fill(tmp_path, 10)
