@@ -38,13 +38,14 @@ logger = logging.getLogger("keepwell.actors")
 
 
 class _Worker:
-    """A thread of the pool. `beats` is odd while it runs an actor."""
+    """A thread of the pool. `beats` is odd while it runs an actor, `ref`."""
 
-    __slots__ = ("beats", "parked", "pool", "wake")
+    __slots__ = ("beats", "parked", "pool", "ref", "wake")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.beats = 0
+        self.ref: ActorRef[Any] | None = None
         self.wake = allocate_lock()
         self.wake.acquire()
         self.parked = False
@@ -74,7 +75,7 @@ class Pool:
         self._lock = threading.Lock()
         self._active: _Worker | None = None
         self._spares: list[_Worker] = []
-        self._count = 0
+        self._workers: dict[_Worker, None] = {}
         self._vital = 0  # workers that wait for vital actors; they do not use up the bound
         self._exhausted = False
         self._closed = False
@@ -94,7 +95,11 @@ class Pool:
     @property
     def workers(self) -> int:
         """How many threads there are, blocked and parked ones included."""
-        return self._count
+        return len(self._workers)
+
+    def is_running(self, ref: ActorRef[Any]) -> bool:
+        """Whether a worker is in a handler of `ref`, or about to look at what waits for it."""
+        return any(worker.ref is ref for worker in list(self._workers))
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -114,6 +119,7 @@ class Pool:
                 self._leave(me)
                 return
             me.beats += 1
+            me.ref = ref
             if self._monitor_sleeps:
                 self._wake_monitor()
             try:
@@ -123,6 +129,7 @@ class Pool:
                 logger.exception("a worker met an error of its own while it ran %s", ref)
                 lifecycle.end(ref, error)  # nobody would run it again
             me.beats += 1
+            me.ref = None
             del ref
 
     def _park(self, me: _Worker) -> bool:
@@ -130,7 +137,7 @@ class Pool:
         running_actor.set(None)
         with self._lock:
             if self._closed:
-                self._count -= 1
+                del self._workers[me]
                 return False
             if self._active is me:
                 return True
@@ -141,14 +148,14 @@ class Pool:
         with self._lock:
             if me.parked:
                 self._spares.remove(me)
-                self._count -= 1
+                del self._workers[me]
                 return False
         me.wake.acquire()  # promoted in the last moment
         return True
 
     def _leave(self, me: _Worker) -> None:
         with self._lock:
-            self._count -= 1
+            del self._workers[me]
             if self._active is me:
                 self._active = None
 
@@ -160,10 +167,10 @@ class Pool:
             self._active = worker
             worker.wake.release()
             return True
-        if self._count - self._vital >= self._max:
+        if len(self._workers) - self._vital >= self._max:
             return False
         worker, before = _Worker(self), self._active
-        name = f"keepwell-worker-{self._count + 1}"
+        name = f"keepwell-worker-{len(self._workers) + 1}"
         thread = threading.Thread(target=self._work, args=(worker,), name=name, daemon=True)
         self._active = worker  # before it runs, or it would park itself
         try:
@@ -171,7 +178,7 @@ class Pool:
         except RuntimeError:  # the system has no thread left, or the interpreter ends
             self._active = before
             return False
-        self._count += 1
+        self._workers[worker] = None
         return True
 
     def hand_over(self, me: _Worker) -> None:
@@ -236,7 +243,7 @@ class Pool:
             promoted = self._promote()
         if promoted:
             self._exhausted = False
-            telemetry.emit("keepwell.pool.spare_started", workers=self._count)
+            telemetry.emit("keepwell.pool.spare_started", workers=self.workers)
         else:
             self._report_exhausted()
 
@@ -246,9 +253,9 @@ class Pool:
             logger.error(
                 "all %d workers are blocked in handlers: other actors wait. Handlers that block "
                 "for long belong into a ThreadActor or AsyncActor",
-                self._count,
+                self.workers,
             )
-            telemetry.emit("keepwell.pool.exhausted", workers=self._count)
+            telemetry.emit("keepwell.pool.exhausted", workers=self.workers)
 
     def close(self) -> None:
         """Let the workers end when they come back; what is queued is not run."""

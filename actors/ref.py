@@ -193,7 +193,7 @@ class ActorRef(pykka.ActorRef[A]):
 
     def _is_running(self) -> bool:
         """Whether its code may be running or waiting to go on, seen from another thread."""
-        return not self._idle
+        return self._system.scheduler.is_running(self)
 
     def _abandon(self) -> None:
         """Called when it was ended by force, whatever its code does."""

@@ -72,6 +72,10 @@ class Scheduler(ABC):
         """End an idle actor right here if nothing of its own has to run for that."""
         return False
 
+    def is_running(self, ref: ActorRef[Any]) -> bool:
+        """Whether the code of an actor with plain handlers may be running."""
+        return not ref._idle
+
     def fence_later(self, ref: ActorRef[Any]) -> None:
         """Fence a killed actor that has not ended after the grace time."""
         if not ref._finished:
@@ -187,6 +191,12 @@ class ThreadScheduler(Scheduler):
         """See Scheduler."""
         if not future.done() and _get_running_loop() is None:
             wait_in_thread(future, timeout)
+
+    def is_running(self, ref: ActorRef[Any]) -> bool:
+        """See Scheduler."""
+        if ref._put is self.pool.put:
+            return self.pool.is_running(ref)
+        return super().is_running(ref)
 
     def stop_idle(self, ref: ActorRef[Any], reason: ExitReason, future: Future[bool]) -> bool:
         """End a light actor that is idle and has no `on_stop`, without waking a worker for it."""

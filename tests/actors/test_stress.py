@@ -185,7 +185,6 @@ def test_every_ask_that_races_an_end_is_answered_or_failed_rightly(kind: Any) ->
     assert sum(total.values()) == THREADS * -(-(ASKS // THREADS) // BATCH) * BATCH
     assert {"answered", "refused", "died"} <= set(total)
     assert place.starts > 20
-    assert system.abandoned_threads == 0
     logger.info("%s: %s, %d incarnations", kind.__name__, dict(total), place.starts)
 
 
