@@ -17,6 +17,7 @@ from .stream import EventStream, Listener, OnAbandon
 from .tool_loop import running_turn
 from .turn import fold
 from .turn_errors import TurnNotRunning
+from .turn_id import new_turn_id
 from .turn_queue import Stop, TurnQueue, TurnRequest
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Agent:
             raise InvalidValue(f"turn_id={turn_id!r}: pass a non-empty str, or leave it out")
         explicit = turn_id is not None
         return TurnRequest(
-            "run", turn_id or uuid.uuid4().hex, text=_user_message(question), explicit=explicit
+            "run", turn_id or new_turn_id(), text=_user_message(question), explicit=explicit
         )
 
     def _not_from_inside(self) -> None:

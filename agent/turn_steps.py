@@ -79,6 +79,8 @@ class TurnSteps:
         self._rules = spec.rules()
         self._model = spec.chat_model
         self._watchdog = Watchdog()
+        self._watched = bool(spec.callbacks)
+        self._streamed = False
         self._kernel = spec.kernel
         # The agent has a system prompt of its own (AG-8).
         self._filters = tuple(
@@ -113,29 +115,20 @@ class TurnSteps:
 
     async def model_step(self, turn: TurnState) -> None:
         step = turn.next_step
+        self._streamed = False
         messages = await self._context(turn)
         request = ModelRequest(
             messages, self.tools.schemas, self._spec.output, self._id, turn.turn_id, step
         )
-        await self._audience.tell("on_model_call", step, request)
-        await self._audience.model_started(step)
+        watched = self._watched or self._audience.listening
+        if watched:
+            await self._audience.tell("on_model_call", step, request)
+            await self._audience.model_started(step)
         call = self.partial = ModelCall(self._model, self._spec.model_timeout, self._watchdog)
-        streamed = [False]
-
-        async def on_delta(text: str) -> None:
-            streamed[0] = True
-            await self._audience.show(TextDelta(step, text))
-            await self._audience.tell("on_token", step, text)
-
-        async def on_restart() -> None:
-            streamed[0] = False
-            await self._audience.show(StepRestarted(step))
-
-        listening = self._audience.listening or "on_token" in self._spec.callbacks
-        reply = await self._ask(
-            turn, request, partial(call.run, on_delta=on_delta if listening else None,
-                                   on_restart=on_restart)
-        )  # fmt: skip
+        if watched or self._kernel is not None:
+            reply = await self._ask_watched(turn, call, request)
+        else:
+            reply = await call.run(request)
         message = reply.message
         usage = (reply.usage + call.usage).to_dict()
         if not message.tool_calls:
@@ -152,12 +145,33 @@ class TurnSteps:
             )
             turn.reply(message, mark)
         failpoint("turn.reply")
-        await self._audience.tell("on_model_result", step, reply)
+        if self._watched:
+            await self._audience.tell("on_model_result", step, reply)
         if self._audience.listening:
             await self.journal.settled()
-            if not streamed[0] and message.text:
+            if not self._streamed and message.text:
                 await self._audience.show(TextDelta(step, message.text))
             await self._audience.show(ModelEnded(step, message))
+
+    async def _ask_watched(
+        self, turn: TurnState, call: ModelCall, request: ModelRequest
+    ) -> ModelReply:
+        """The model's reply while streams or callbacks see it come, or filters wrap it."""
+        step = request.step
+        self._streamed = False
+
+        async def on_delta(text: str) -> None:
+            self._streamed = True
+            await self._audience.show(TextDelta(step, text))
+            await self._audience.tell("on_token", step, text)
+
+        async def on_restart() -> None:
+            self._streamed = False
+            await self._audience.show(StepRestarted(step))
+
+        listening = self._audience.listening or "on_token" in self._spec.callbacks
+        run = partial(call.run, on_delta=on_delta if listening else None, on_restart=on_restart)
+        return await self._ask(turn, request, run)
 
     async def _ask(
         self,
@@ -235,10 +249,11 @@ class TurnSteps:
         jobs = []
         for call in action.run:
             jobs.append(self._job(turn, call))
-            await self._audience.tell("on_tool_call", call.step, call.call)
-            await self._audience.show(
-                ToolStarted(call.step, call.call.id, call.call.name, call_arguments(call))
-            )
+            if self._watched or self._audience.listening:
+                await self._audience.tell("on_tool_call", call.step, call.call)
+                await self._audience.show(
+                    ToolStarted(call.step, call.call.id, call.call.name, call_arguments(call))
+                )
         failpoint("turn.before_tools")
         batch = self.batch = self.tools.run(jobs, _mark_started)
         environment: dict[str, object] = {}
@@ -251,7 +266,8 @@ class TurnSteps:
                 continue
             self._result(turn, call, text)
             failpoint("turn.result")
-            await self._tool_ended(call)
+            if self._watched or self._audience.listening:
+                await self._tool_ended(call)
         self.batch = None
         if environment:
             mark = {"environment": environment}
