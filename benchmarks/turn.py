@@ -87,6 +87,11 @@ def questions(scale: Scale) -> Sequence[Question]:
             "fleet", "What does an agent take that is idle?", "agent",
             [Contender("keepwell", _idle_agents, scale.pick(2_000, 200))],
             [figure("agent_bytes_idle", "keepwell", "bytes_each")], rounds=1),
+        Question(
+            "fleet_100k", "And a conversation of a fleet that is passive?", "conversation",
+            [Contender("keepwell", _passive(scale.pick(1_000, 50)), scale.pick(100_000, 2_000))],
+            [figure("fleet_100k_bytes_passive", "keepwell", "bytes_each", ceiling=2_000)],
+            rounds=1),
     ]  # fmt: skip
 
 
@@ -156,6 +161,36 @@ def _idle_agents(watch: Stopwatch, operations: int) -> Mapping[str, float]:
             return (after - before) / operations
 
     return {"bytes_each": asyncio.run(run())}
+
+
+def _passive(active: int) -> Run:
+    """Conversations that were talked to once, `active` at a time; only handles are left of them."""
+
+    def contend(watch: Stopwatch, operations: int) -> Mapping[str, float]:
+        async def run(path: Path) -> float:
+            async with Runtime(path, counter=NoCounter(), durability="process") as runtime:
+                spec = AgentSpec(_Adder(), tools=[add])
+                fleet = runtime.fleet(spec, max_active=active)
+                await fleet.agent("first").run(QUESTION)
+                handles = [fleet.agent(f"c{n}") for n in range(operations)]
+                with watch:
+                    for start in range(0, operations, active):
+                        part = handles[start : start + active]
+                        await asyncio.gather(*(handle.run(QUESTION) for handle in part))
+                await asyncio.gather(*(handle.stop() for handle in handles[-active:]))
+                del handles
+                gc.collect()
+                tracemalloc.start()
+                handles = [fleet.agent(f"c{n}") for n in range(operations)]
+                after = tracemalloc.get_traced_memory()[0]
+                tracemalloc.stop()
+                assert len(handles) == operations
+                return after / operations
+
+        with directory() as path:
+            return {"bytes_each": asyncio.run(run(path))}
+
+    return contend
 
 
 def _in_a_directory(run: Callable[[Stopwatch, int, Path], Any]) -> Run:

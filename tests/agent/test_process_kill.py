@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -91,3 +92,37 @@ def test_nothing_acknowledged_is_lost_doubled_or_left_open(tmp_path: Path) -> No
         assert kinds <= {None, "interrupted"}
     finally:
         with_store.stop().get()
+
+
+POINTS = [
+    "turn.question", "turn.append@2", "turn.append@3", "turn.append@4", "turn.append@5",
+    "turn.reply", "turn.before_tools", "in_tool", "turn.result", "turn.result@2", "in_model@2",
+    "turn.before_answer", "store.acknowledge@2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_turn_killed_with_its_process_at_any_point_ends_once(point: str, tmp_path: Path) -> None:
+    """The crash matrix's last row: {process} x {step boundaries, inside model, tool and append}."""
+    child = Path(__file__).with_name("kill_point_child.py")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    name, _, number = point.partition("@")
+    environment = {**os.environ, "PYTHONPATH": path}
+    killed = subprocess.run(
+        [sys.executable, str(child), str(tmp_path)], capture_output=True, timeout=50, check=False,
+        env={**environment, "KEEPWELL_FAILPOINTS": f"{name}=kill@{number or 1}"},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    resumed = subprocess.run(
+        [sys.executable, str(child), str(tmp_path)], capture_output=True, timeout=50, check=False,
+        env=environment,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr.decode()[-2000:]
+    outcome = json.loads(resumed.stdout)
+    assert outcome["text"] == "done"
+    assert outcome["seqs"] == list(range(1, len(outcome["seqs"]) + 1))
+    assert outcome["roles"] == ["assistant", "assistant", "tool", "tool", "user"]
+    assert outcome["ended"] == 1
+    assert outcome["results"]["x"] in (None, "interrupted")
+    assert outcome["results"]["y"] is None
+    assert outcome["ran"].count("x") <= 1
