@@ -6,6 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ARGS   ?=
+# Tests run side by side, one process a core.
+CORES  ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)' 2>/dev/null || echo 1)
 
 # Each stamp is younger than what it was installed from, so that a second run installs nothing.
 BASE   := $(VENV)/.base
@@ -37,7 +39,7 @@ demo: install-model
 
 ## The tests. What this machine lacks (model weights, a browser) is skipped, with the reason.
 test: $(TEST)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal $(ARGS)
 
 ## The tests, after style, types and layers.
 check: static test
