@@ -1,4 +1,4 @@
-"""Runs a durable session in processes that are killed: a server that forks one for each line it reads.
+"""Runs a durable session in processes that are killed; a server forks one for each line it reads.
 
 A line is JSON: {"data_dir", "failpoints", "messages", "kill_after"}. The forked process, which has
 imported everything and started nothing, sends the messages to the session under their keys, closes
@@ -78,7 +78,6 @@ def child(job: dict[str, Any]) -> None:
 
 def main() -> None:
     for line in sys.stdin:
-        sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -86,11 +85,11 @@ def main() -> None:
                 child(json.loads(line))
                 code = 0
             except BaseException as error:
-                print("error", repr(error), flush=True)
+                os.write(1, f"error {error!r}\n".encode())
             finally:
                 os._exit(code)
         status = os.waitpid(pid, 0)[1]
-        print("end", os.waitstatus_to_exitcode(status), flush=True)
+        os.write(1, b"end %d\n" % os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

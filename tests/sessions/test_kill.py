@@ -117,7 +117,8 @@ def test_c3_c4_c5_killed_at_every_point(
         data_dir = tmp_path / str(number)
         hit = 1 + number % 3 if "claim" not in point and "start" not in point else 1
         hit = 1 if "open" in point else hit
-        status, acknowledged = processes.run(data_dir, failpoints=f"{point}=kill@{hit}", style=style)
+        job = {"failpoints": f"{point}=kill@{hit}", "style": style}
+        status, acknowledged = processes.run(data_dir, **job)
         assert status == KILLED, (point, status)
         killed += 1
         if data_dir.exists() and "open" not in point:
@@ -168,6 +169,6 @@ def test_c4_killed_at_random(
     if factor:
         with capsys.disabled():
             sys.stdout.write(
-                f"\n{kills} kills of {figures['sessions']} sessions, {figures['turns']} turns: each "
-                "message and each output exactly once, none lost\n"
+                f"\n{kills} kills of {figures['sessions']} sessions, {figures['turns']} turns: "
+                "each message and each output exactly once, none lost\n"
             )
