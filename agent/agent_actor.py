@@ -82,6 +82,7 @@ class AgentActor(AsyncActor):
                 and self._runner.stoppable and self._runner.request is request
             ):  # fmt: skip
                 self._task.cancel()
+            self._runner.show_late()
             self._work()
             return None
         return super().on_receive(message)

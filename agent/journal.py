@@ -60,7 +60,8 @@ class Journal:
         self._cursor = 0
         self._written = 0
         self._tail: str | None = None
-        self._pending: list[Future[Any]] = []
+        self.pending: list[Future[Any]] = []
+        """Appends that `settled` has not looked at yet; some may be acknowledged."""
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class Journal:
         Reads marks only if something was written that this agent has not seen; then back to the
         question of the newest turn, since whatever came before was healed before that turn.
         """
-        self._pending.clear()
+        self.pending.clear()
         self._tail = None
         self._written = 0
         log = await self._memory.history(self._id)
@@ -142,7 +143,7 @@ class Journal:
     def append(self, append_id: str, records: list[NewRecord]) -> None:
         """Add a step; it is stored when `settled()` returns."""
         failpoint("turn.append")
-        self._pending.append(
+        self.pending.append(
             self._memory.append(
                 self._id, records, append_id=append_id, follows=self._tail, epoch=self._epoch
             )
@@ -156,7 +157,7 @@ class Journal:
         Raises ConversationCleared, a StoreError or StoreUnavailable (the turn stays open then),
         ProviderError; JournalBroken, which no one but the supervisor should see.
         """
-        pending = self._pending
+        pending = self.pending
         while pending:
             try:
                 await pending[0]
@@ -182,10 +183,10 @@ class Journal:
     @property
     def unsettled(self) -> bool:
         """Whether an append is not known to be stored."""
-        return bool(self._pending)
+        return bool(self.pending)
 
     def _forget(self) -> None:
-        self._pending.clear()
+        self.pending.clear()
         self._clean = None
         self._history = self._begun = None
         self.last = None

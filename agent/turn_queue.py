@@ -35,7 +35,8 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Tells the agent that its running turn is to be stopped: see the request's `stop`."""
+    """Tells the agent to look at its running turn: it is to be stopped (see the request's `stop`),
+    or a stream has joined it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,10 @@ class TurnQueue:
             if request.kind == "run":
                 joined = self._by_turn.get(request.turn_id)
                 if joined is not None:
-                    return self._join(joined, request, listener)
+                    joined = self._join(joined, request, listener)
+                    if listener is not None and self.ref is not None:
+                        self.ref.tell(ATTEND)
+                    return joined
             if self._refusing is not None and request.kind in ("run", "resume", "add"):
                 _refuse(request, listener, self._refusing)
                 return request
@@ -194,7 +198,10 @@ class TurnQueue:
                 return False
             request.listeners.append(listener)
             listener.attached(request)
-            return True
+            ref = self.ref
+        if ref is not None:
+            ref.tell(ATTEND)
+        return True
 
     def cancel(self, turn_id: str | None) -> Future[None]:
         """Stop a running or waiting turn; done when it has ended. See `Agent.cancel`."""

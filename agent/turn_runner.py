@@ -98,6 +98,10 @@ class TurnRunner:
         self.stoppable = False
         """Whether cancelling the task that runs `serve` now stops the turn, and nothing else."""
 
+    def show_late(self) -> None:
+        """A stream may have joined the running turn. Rule: EV-2."""
+        self._audience.late()
+
     # -- requests --------------------------------------------------------------------------------
 
     async def serve(self, request: TurnRequest) -> Any:

@@ -124,11 +124,13 @@ class TurnSteps:
         if watched:
             await self._audience.tell("on_model_call", step, request)
             await self._audience.model_started(step)
+        self._audience.calling = step
         call = self.partial = ModelCall(self._model, self._spec.model_timeout, self._watchdog)
         if watched or self._kernel is not None:
             reply = await self._ask_watched(turn, call, request)
         else:
             reply = await call.run(request)
+        self._audience.calling = 0
         message = reply.message
         usage = (reply.usage + call.usage).to_dict()
         if not message.tool_calls:

@@ -95,8 +95,9 @@ def test_nothing_acknowledged_is_lost_doubled_or_left_open(tmp_path: Path) -> No
 
 
 POINTS = [
-    "turn.question", "turn.append@3", "turn.append@5", "turn.reply", "turn.before_tools",
-    "in_tool", "turn.result", "in_model@2", "turn.before_answer", "store.acknowledge@2",
+    "turn.question", "turn.append@2", "turn.append@3", "turn.append@4", "turn.append@5",
+    "turn.reply", "turn.before_tools", "in_tool", "turn.result", "turn.result@2", "in_model@2",
+    "turn.before_answer", "store.acknowledge@2",
 ]  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """Many conversations, a model and tools that fail in every way, a store that crashes (issue's bar).
 
-`-m soak` makes it 1,000 conversations of 20 turns.
+KEEPWELL_SOAK=1 makes it 1,000 conversations of 20 turns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -162,17 +163,13 @@ async def soak(path: Path, conversations: int, turns: int, seed: int) -> Counter
     return outcomes
 
 
-def check_outcomes(outcomes: Counter[str], turns: int) -> None:
-    assert sum(outcomes[kind] for kind in ("completed", "ModelError", "TurnCancelled")) == turns
-    assert outcomes["completed"] > turns / 3
-    assert min(outcomes["ModelError"], outcomes["TurnCancelled"], outcomes["store crashes"]) > 0
-
-
-async def test_every_conversation_ends_with_a_history_that_providers_accept(tmp_path: Path) -> None:
-    check_outcomes(await soak(tmp_path, conversations=40, turns=8, seed=3), 320)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_a_thousand_conversations_of_twenty_turns(tmp_path: Path) -> None:
-    check_outcomes(await soak(tmp_path, conversations=1000, turns=20, seed=11), 20_000)
+async def test_every_conversation_ends_with_a_history_that_providers_accept(tmp_path: Path) -> None:
+    factor = float(os.environ.get("KEEPWELL_SOAK", "0"))
+    size = (40, 8) if factor < 1 else (1000, int(20 * factor))
+    outcomes = await soak(tmp_path, *size, seed=3)
+    turns = sum(outcomes[kind] for kind in ("completed", "ModelError", "TurnCancelled"))
+    assert turns == size[0] * size[1]
+    assert outcomes["completed"] > turns / 3
+    assert min(outcomes["ModelError"], outcomes["TurnCancelled"], outcomes["store crashes"]) > 0

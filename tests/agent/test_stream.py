@@ -24,7 +24,7 @@ from keepwell.agent.model import TextDelta as TextPiece
 from keepwell.agent.scripted_model import Broken, Call, Held, ScriptedModel
 from keepwell.agent.stream import Listener
 from keepwell.agent.tool import tool
-from keepwell.agent.turn_errors import Busy, TurnNotRunning
+from keepwell.agent.turn_errors import Busy, TurnCancelled, TurnNotRunning
 
 
 @tool
@@ -154,6 +154,47 @@ async def test_ev_2_a_stream_that_joins_in_mid_sentence_has_the_whole_sentence(b
         assert names(events) == [
             "TurnStarted", "ModelStarted", "TextDelta", "ModelEnded", "TurnEnded"
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_ev_2_a_late_stream_is_shown_what_was_before_anything_else_happens(
+    bench: Any, watched: bool
+) -> None:
+    never = asyncio.Event()
+
+    class Stuck(ScriptedModel):
+        async def stream(self, request: Any) -> Any:
+            if len(request.messages) > 1:
+                yield TextPiece("half a ")
+                yield TextPiece("sentence")
+                await never.wait()
+            yield await self.complete(request)
+
+        async def complete(self, request: Any) -> Any:
+            if len(request.messages) > 1:
+                asked.set()
+                await never.wait()
+            return await super().complete(request)
+
+    asked = asyncio.Event()
+    agent = await bench.agent(Stuck([Call("work")]), tools=[work])
+    running = agent.run("go", turn_id="T")
+    if watched:
+        async for event in agent.stream("go", turn_id="T"):
+            if isinstance(event, TextDelta) and "sentence" in event.text:
+                break
+    else:
+        await asked.wait()
+    late = agent.stream(turn_id="T")
+    shown: list[Any] = []
+    while names(shown)[-1:] != ["TextDelta" if watched else "ModelStarted"] or len(shown) < 5:
+        shown.append(await anext(late))
+    assert names(shown) == ORDER[: 7 if watched else 6]
+    if watched:
+        assert shown[-1].text == "half a sentence"
+    await agent.cancel("T")
+    with pytest.raises(TurnCancelled):
+        await running
 
 
 async def test_ag_6_a_stream_of_a_completed_turn_shows_it_again(bench: Any) -> None:
