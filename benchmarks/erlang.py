@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -27,7 +28,8 @@ def _runner(script: str, function: str) -> Callable[[Stopwatch, int], dict[str, 
     def run(watch: Stopwatch, operations: int) -> dict[str, float]:
         path = Path(__file__).with_name(script)
         done = subprocess.run(["escript", str(path), function, str(operations)],
-                              capture_output=True, text=True, timeout=300, check=False)
+                              capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, "ERL_CRASH_DUMP_BYTES": "0"})
         if done.returncode:
             raise RuntimeError(f"{script} {function}: {(done.stdout + done.stderr).strip()[-300:]}")
         first, *further = done.stdout.splitlines()

@@ -413,6 +413,8 @@ def record(scenarios: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]
         text=True,
         timeout=55,
         check=False,
+        # What fails is shown by its output; a dump would be left where the tests were started.
+        env={**os.environ, "ERL_CRASH_DUMP_BYTES": "0"},
     )
     traces = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
     assert len(traces) == len(scenarios), done.stdout[-2000:] + done.stderr[-2000:]
