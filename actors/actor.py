@@ -17,6 +17,7 @@ import pykka
 from pykka.messages import _ActorStop
 
 from . import bonds, lifecycle, runner, starting
+from .clock import checked_seconds, limit_of
 from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore, Monitor
@@ -259,6 +260,7 @@ class Actor(pykka.Actor):
 
     def idle_timeout(self, seconds: float, message: Any = None) -> None:
         """Handle `message` (an IdleTimeout) if none comes within `seconds` from now (TMO-1)."""
+        seconds = checked_seconds(seconds, "seconds")
         life = self._actor_ref._get_life()
         life.idle_seconds = seconds
         life.idle_message = IdleTimeout() if message is None else message
@@ -331,7 +333,7 @@ class Starter(Generic[C]):
     ) -> None:
         self._cls = cls
         self._name = name
-        self._timeout = cls.start_timeout if timeout is None else timeout
+        self._timeout = limit_of(cls.start_timeout if timeout is None else timeout)
         self._link = link
         self._parent = parent
         self._system = system

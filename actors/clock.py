@@ -9,15 +9,38 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from .errors import InvalidValue
+
 logger = logging.getLogger("keepwell.clock")
 
 
 _SWEEP: Final = 1024
+_LONGEST_WAIT: Final = 86_400.0
+"""Seconds that a thread sleeps at most: far more than a day is beyond what the system can count."""
+
+
+def checked_seconds(seconds: object, what: str) -> float:
+    """A number of seconds; infinity means never. Raises InvalidValue for anything else, NaN too."""
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds == seconds:
+        try:
+            return float(seconds)
+        except OverflowError:  # an int beyond all floats
+            return math.inf if seconds > 0 else -math.inf
+    raise InvalidValue(f"{what}={seconds!r}: pass a number of seconds")
+
+
+def limit_of(timeout: float | None) -> float | None:
+    """A time limit in seconds, None for none (infinity too). Raises InvalidValue for no number."""
+    if timeout is None:
+        return None
+    seconds = checked_seconds(timeout, "timeout")
+    return None if seconds == math.inf else seconds
 
 
 class Timer:
@@ -69,7 +92,10 @@ class Clock(Protocol):
         ...
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Run `callback(*args)` in `delay` seconds (0 or less: as soon as possible)."""
+        """Run `callback(*args)` in `delay` seconds (0 or less: as soon as possible).
+
+        Infinity: never. Raises InvalidValue for what is no number, NaN too.
+        """
         ...
 
 
@@ -89,6 +115,7 @@ class SystemClock:
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Run `callback(*args)` in the timer thread in `delay` seconds."""
+        delay = checked_seconds(delay, "delay")
         timer = Timer(time.monotonic() + delay, next(self._numbers), callback, args)
         with self._changed:
             if self._closed:
@@ -127,7 +154,7 @@ class SystemClock:
                     heapq.heappop(heap)
                 delay = heap[0].when - time.monotonic() if heap else None
                 if delay is None or delay > 0:
-                    self._changed.wait(delay)
+                    self._changed.wait(None if delay is None else min(delay, _LONGEST_WAIT))
                     continue
                 timer = heapq.heappop(heap)
             try:
@@ -163,6 +190,7 @@ class VirtualClock:
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Run `callback(*args)` when the clock has been advanced by `delay` seconds."""
+        delay = checked_seconds(delay, "delay")
         timer = Timer(self._now + max(delay, 0.0), next(self._numbers), callback, args)
         heapq.heappush(self._heap, timer)
         return timer

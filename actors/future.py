@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import pykka
 
+from .clock import limit_of
 from .errors import CallTimeout, KeepwellError
 
 if TYPE_CHECKING:
@@ -281,6 +282,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         alone; BlockingOnLoop at once, on an event-loop thread, if it would have to wait.
         """
         if self._state == _PENDING:
+            timeout = limit_of(timeout)
             if self._guard is not None:
                 self._guard()
             if self._get_hook is not None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast,
 import pykka
 
 from . import telemetry
+from .clock import limit_of
 from .context import running_actor
 from .errors import ActorDied, MailboxFull
 from .exits import KILL, NOPROC, ExitReason, describe
@@ -110,6 +111,7 @@ class ActorRef(pykka.ActorRef[A]):
         an event-loop thread. With `block=False` returns the future, without a time limit; an actor
         may leave itself a request so, but AskedItself is raised if its handler waits for it.
         """
+        timeout = limit_of(timeout)
         if block:
             refuse_on_loop("ask()", "await ref.call(message) instead")
         request = Request()
@@ -131,6 +133,8 @@ class ActorRef(pykka.ActorRef[A]):
         """
         if running_actor.get() is self and self._in_handler():
             raise AskedItself(self)
+        if timeout is not CALL_TIMEOUT:
+            timeout = limit_of(timeout)
         request = Request()
         request.message = message
         self._send(request)
@@ -224,6 +228,7 @@ class ActorRef(pykka.ActorRef[A]):
         ActorDied. With `block=False` returns a future of that. Raises CallTimeout after `timeout`
         seconds, AskedItself if an actor waits for its own end, BlockingOnLoop on a loop's thread.
         """
+        timeout = limit_of(timeout)
         if block and not self._closed:
             refuse_on_loop("stop()", "await ref.stop(block=False) instead")
         future: Future[bool] = Future()
