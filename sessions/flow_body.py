@@ -122,7 +122,10 @@ class FlowBody:
             mark["context_report"] = [report.to_dict() for report in run.reports]
         last = records[-1]
         records[-1] = NewRecord(last.message, turn_id, mark)
-        return LogRecords(self._services.conversation_id, tuple(records), turn_id, run.began_in)
+        blobs = tuple(entry.output_ref for entry in run.trace if entry.output_ref is not None)
+        return LogRecords(
+            self._services.conversation_id, tuple(records), turn_id, run.began_in, blobs
+        )
 
 
 def _call_records(entry: TraceEntry, turn_id: str) -> list[NewRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from ..actors.errors import InvalidValue, StartFailed
 from ..actors.system import ActorSystem
@@ -41,7 +42,7 @@ class OpenSessions:
         self._supervisor = supervisor
         self._make_body = make_body
         self._homes: dict[str, SessionHome] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(
         self,
@@ -77,9 +78,15 @@ class OpenSessions:
         )  # fmt: skip
         if self._make_body is not None:
             home.make_body = self._make_body(home)
-        lock = self._opening.setdefault(session_id, asyncio.Lock())
-        async with lock:
+        async with self._lock(session_id):
             return SessionHandle(await self._open(home))
+
+    def _lock(self, session_id: str) -> asyncio.Lock:
+        """Held while a session is opened or deleted; kept for as long as somebody waits for it."""
+        lock = self._opening.get(session_id)
+        if lock is None:
+            lock = self._opening[session_id] = asyncio.Lock()
+        return lock
 
     async def _open(self, home: SessionHome) -> SessionHome:
         session_id = home.session_id
@@ -113,8 +120,7 @@ class OpenSessions:
 
     async def delete(self, session_id: str) -> None:
         """Stop the session and remove all of it. Raises NotFound."""
-        lock = self._opening.setdefault(session_id, asyncio.Lock())
-        async with lock:
+        async with self._lock(session_id):
             home = self._homes.get(session_id)
             if home is not None and not home.ended.done():
                 home.deleted = True

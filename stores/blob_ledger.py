@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from .blob_store import Collected, blob_ref, parse_ref, refs_in
 from .session_errors import BlobIntegrityError, BlobNotFound
-from .session_rows import BLOB, BLOB_DATA, HOLD, Rows, pack, short_hash, unpack
+from .session_rows import BLOB, BLOB_DATA, HOLD, RECORD_HOLDS, Rows, pack, short_hash, unpack
 
 STEP = 500
 """Most blobs looked at in one step of a collection: others wait no longer than that."""
@@ -82,6 +82,30 @@ def release(rows: Rows, holder: bytes) -> None:
             owner, size, born, holds = unpack(known)
             rows.put(BLOB + key, pack((owner, size, born, max(0, holds - 1))))
         rows.delete(name)
+
+
+def hold_for_records(
+    rows: Rows, tenant: str, refs: tuple[str, ...], conversation_id: str, epoch: int
+) -> None:
+    """Let the records of a conversation hold blobs, for as long as its epoch lasts (C16)."""
+    holder = short_hash(b"records", conversation_id.encode(), b"%d" % epoch)
+    rows.put(RECORD_HOLDS + holder, pack((conversation_id, epoch)))
+    for ref in refs:
+        hold(rows, tenant, ref, holder)
+
+
+def record_holds(rows: Rows) -> list[tuple[str, int]]:
+    """The conversations and epochs whose records hold blobs."""
+    found = rows.scan(RECORD_HOLDS, RECORD_HOLDS + b"\xff" * 17)
+    return [(conversation_id, epoch) for conversation_id, epoch in (unpack(v) for _, v in found)]
+
+
+def release_records(rows: Rows, cleared: list[tuple[str, int]]) -> None:
+    """Let go of what the records of conversations that were cleared have held."""
+    for conversation_id, epoch in cleared:
+        holder = short_hash(b"records", conversation_id.encode(), b"%d" % epoch)
+        release(rows, holder)
+        rows.delete(RECORD_HOLDS + holder)
 
 
 def collect(rows: Rows, after: bytes, born_before: float) -> tuple[Collected, bytes | None]:

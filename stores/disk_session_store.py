@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ..actors.future import Future
 from .disk_engine import DiskEngine
 from .errors import StoreError
 from .plain import Plain
-from .request import Append
+from .request import Append, is_large
 from .session_request import Operation
 from .session_rows import Rows
 from .session_state import RETAIN_REVISIONS, LogRecords
 from .session_store import RowsSessionStore
-from .store_handle import StoreHandle
+from .store_handle import StoreHandle, pass_on
+from .store_handle import _run as run_in_thread
 
 T = TypeVar("T")
 
@@ -46,14 +48,39 @@ class DiskSessionStore(RowsSessionStore):
         log: LogRecords | None = None,
         recover: Callable[[Rows], T | None] | None = None,
     ) -> Future[T]:
-        port = self._handle.port
-        append: Append | None = None
-        if log is not None:
-            append = Append(
+        port, timeout = self._handle.port, self._handle.timeout
+        if log is None:
+            return port.submit(Operation(work, None, recover), timeout)
+
+        def encode() -> Append:
+            return Append(
                 log.conversation_id, log.records, append_id=log.append_id, epoch=log.epoch,
                 counter=port.counter(), max_message_bytes=port.max_message_bytes,
             )  # fmt: skip
-        return port.submit(Operation(work, append, recover), self._handle.timeout)
+
+        if port.counting and not is_large(log.records):
+            return port.submit(Operation(work, encode(), recover), timeout)
+        answer: Future[T] = Future()
+
+        def send(encoded: Future[Append]) -> None:
+            refusal = encoded.error()
+            if refusal is not None:
+                answer.fail(refusal)
+                return
+            port.counting = True
+            done = port.submit(Operation(work, encoded.get(), recover), timeout)
+            done.add_done_callback(partial(pass_on, answer))
+
+        # In a thread: the first count loads a vocabulary, and large texts take their time.
+        run_in_thread(encode).add_done_callback(send)
+        return answer
+
+    def _holds(self, conversation_id: str, epoch: int) -> bool:
+        info = self._handle.info(conversation_id)
+        if not info.done() or info.error() is not None:
+            return True
+        found = info.get()
+        return found.epoch == epoch and found.exists
 
     def _read(self, work: Callable[[Rows], T]) -> Future[T]:
         def read(engine: Any) -> T:

@@ -311,6 +311,8 @@ def _check_writes(rows: Rows, head: Head | None, writes: TurnWrites) -> None:
             f"message {writes.taken} cannot be taken: the next one of "
             f"{shown(head.session_id)} is {head.taken + 1}"
         )
+    for ref in writes.log.blobs if writes.log is not None else ():
+        blob_ledger.check_all(rows, head.tenant, {"$blob": ref})
     expected = head.position + 1
     for event in writes.events:
         if event.position != expected:
@@ -331,6 +333,10 @@ def _write_turn(
         for channel in head.keyed:
             _trim_keys(rows, head, channel)
     _add_events(rows, head, writes.events)
+    if writes.log is not None and writes.log.blobs:
+        blob_ledger.hold_for_records(
+            rows, head.tenant, writes.log.blobs, writes.log.conversation_id, writes.log.epoch or 0
+        )
     if writes.closes is not None:
         if writes.outcome == "cancelled":
             head.unprocessed += 1

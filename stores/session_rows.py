@@ -30,6 +30,7 @@ KEY_ORDER: Final = b"o"  # + hash of channel, seq -> hash of channel and key
 BLOB: Final = b"B"  # + tenant, digest -> what is known of a blob
 BLOB_DATA: Final = b"D"  # + tenant, digest -> its bytes
 HOLD: Final = b"H"  # + holder, tenant, digest -> nothing
+RECORD_HOLDS: Final = b"C"  # + holder -> conversation and epoch whose records hold blobs
 SUMMARY: Final = b"Y"  # + hash of conversation and summarizer -> epoch, watermark, text
 
 OWN_KINDS: Final = (REVISION, INBOX, EVENTS, LETTER, KEY, KEY_ORDER)

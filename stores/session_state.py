@@ -90,13 +90,15 @@ class LogRecords:
     """Records that a finished turn adds to a conversation's log, in its own transaction (E7).
 
     Nothing is added, and the turn is none the worse, if the conversation's epoch is not `epoch`
-    any more (None: not checked).
+    any more (None: not checked). `blobs`: refs that the records mention; the conversation holds
+    them until it is cleared (C16).
     """
 
     conversation_id: str
     records: tuple[NewRecord, ...]
     append_id: str
     epoch: int | None = None
+    blobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -456,8 +456,32 @@ class RowsSessionStore(ABC):
             )
         before = self._wall() - min_age
         result: Future[Collected] = Future()
-        self._collect(b"", before, Collected(0, 0), result)
+
+        def begin(held: Future[list[tuple[str, int]]]) -> None:
+            error = held.error()
+            if error is not None:
+                result.fail(error)
+                return
+            cleared = [one for one in held.get() if not self._holds(*one)]
+            if cleared:
+                done = self._write(partial(blob_ledger.release_records, cleared=cleared))
+                done.add_done_callback(begin_collecting)
+            else:
+                self._collect(b"", before, Collected(0, 0), result)
+
+        def begin_collecting(done: Future[None]) -> None:
+            error = done.error()
+            if error is not None:
+                result.fail(error)
+            else:
+                self._collect(b"", before, Collected(0, 0), result)
+
+        self._read(blob_ledger.record_holds).add_done_callback(begin)
         return result
+
+    def _holds(self, conversation_id: str, epoch: int) -> bool:
+        """Whether records of this epoch of a conversation may still be there; if unknown, True."""
+        return True
 
     def _collect(
         self, after: bytes | None, before: float, total: Collected, result: Future[Collected]

@@ -433,3 +433,20 @@ async def touched_turns(runtime: Runtime, length: int) -> int:
 
 async def test_told_is_a_helper_of_its_own() -> None:
     assert await told("keepwell.test", lambda: telemetry.emit("keepwell.test", a=1)) == {"a": 1}
+
+
+async def test_c16_a_conversation_holds_the_blobs_of_its_records(tmp_path: Any) -> None:
+    def produce(text: str) -> str:
+        return "x" * 40_000
+
+    async with Runtime(tmp_path, durability="process", counter=NoCounter()) as runtime:
+        defined = talking(Recorder(), ContextPolicy(), flow.call(produce), flow.arr(lambda _: "?"))
+        handle = await runtime.open_session(defined, "s", conversation_id="c")
+        assert (await handle.request("go")).outcome == "done"
+        log = await runtime.store.read("c")
+        (ref,) = [r.message.extra["content_ref"] for r in log if "content_ref" in r.message.extra]
+        store = runtime.session_store
+        assert (await store.collect(0)).blobs == 0
+        assert await store.get_blob("default", ref) == "x" * 40_000
+        await runtime.store.clear("c")
+        assert (await store.collect(0)).blobs == 1

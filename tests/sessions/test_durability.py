@@ -285,7 +285,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(operations, max_size=25))
 def test_memory_and_disk_answer_alike(disk: Any, script: list[tuple[Any, ...]]) -> None:
-    kept, memory = DiskSessionStore(disk, retain_revisions=3), MemorySessionStore(retain_revisions=3)
+    kept = DiskSessionStore(disk, retain_revisions=3)
+    memory = MemorySessionStore(retain_revisions=3)
     for session_id in ("s", "t"):
         kept.delete(session_id).get()
     kept.collect(0).get()
@@ -293,7 +294,9 @@ def test_memory_and_disk_answer_alike(disk: Any, script: list[tuple[Any, ...]]) 
         assert perform(kept, operation) == perform(memory, operation), operation
     for session_id in ("s", "t"):
         ours, theirs = kept.info(session_id).get(), memory.info(session_id).get()
-        for name in ("exists", "cursor", "position", "oldest_event", "accepted", "taken",
-                     "inbound", "dead_letters", "closing", "closed", "reason", "consumers"):  # fmt: skip
+        for name in (
+            "exists", "cursor", "position", "oldest_event", "accepted", "taken", "inbound",
+            "dead_letters", "closing", "closed", "reason", "consumers",
+        ):  # fmt: skip
             assert getattr(ours, name) == getattr(theirs, name), name
         assert kept.load(session_id).get() == memory.load(session_id).get()
