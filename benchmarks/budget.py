@@ -100,8 +100,9 @@ def _fits(length: int) -> Run:
             for _ in range(operations):
                 log = await store.read("c")
                 fit = fit_context(conversation_transcript(log, policy), BUDGET, counter)
-                shown.add((len(fit.shown), fit.elided_count))
-        assert len(shown) == 1 and fit.tokens <= BUDGET
+                shown.add((len(fit.shown), fit.elided_count, fit.tokens <= BUDGET))
+        # The same context each time, and never above the budget.
+        assert len(shown) == 1 and all(held for _, _, held in shown)
         await store.stop()
 
     return _in_a_directory(run)
