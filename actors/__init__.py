@@ -28,6 +28,7 @@ from .exits import (
     is_orderly,
 )
 from .future import BlockingOnLoop, Future
+from .inspection import Statistics, TraceEvent
 from .names import NamedRef, NameTaken, NotRegistered
 from .ref import ActorRef
 from .request import AskedItself, Request
@@ -68,10 +69,12 @@ __all__ = [
     "RequestError",
     "Shutdown",
     "StartFailed",
+    "Statistics",
     "SystemClock",
     "TableTransfer",
     "ThreadActor",
     "Timer",
+    "TraceEvent",
     "Unavailable",
     "VirtualClock",
     "current_actor",

@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import logging
 from asyncio import _get_running_loop
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import pykka
 from pykka.messages import _ActorStop
 
-from . import bonds, lifecycle, runner, starting
+from . import bonds, lifecycle, propagation, runner, starting
 from .clock import checked_seconds, limit_of
 from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
@@ -73,20 +72,15 @@ class Actor(pykka.Actor):
     exit_reason: ExitReason = None
     """Why the actor ends; set before `on_stop` or `on_failure` runs."""
 
-    on_batch: Callable[[list[Request]], None] | None = None
-    """Where a class defines it, it gets all waiting messages at once instead of `on_receive`.
-
-    A tell comes as a Request too; `reply` and `fail` do nothing for it. Requests left unanswered
-    are the actor's to answer later. If it raises, the actor crashes and all of them get ActorDied.
-    """
-
     has_on_start: ClassVar[bool] = False
     has_on_stop: ClassVar[bool] = False
+    has_on_batch: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.has_on_start = cls.on_start is not pykka.Actor.on_start
         cls.has_on_stop = cls.on_stop is not pykka.Actor.on_stop
+        cls.has_on_batch = cls.on_batch is not Actor.on_batch
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         system = starting_system.get() or current_system()
@@ -217,6 +211,15 @@ class Actor(pykka.Actor):
             "Unexpected message received by %s: a %s", self, type(message).__name__
         )
 
+    def on_batch(self, requests: list[Request]) -> None:
+        """Where a class defines it, it gets all waiting messages at once instead of `on_receive`.
+
+        A tell comes as a Request too; `reply` and `fail` do nothing for it. Requests left
+        unanswered are the actor's to answer later. If it raises, the actor crashes and all of them
+        get ActorDied. Not for an AsyncActor.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes its messages one by one")
+
     def get_state(self) -> Any:
         """What `ref.get_state()` returns: a shallow copy of the actor's attributes. Override it."""
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -251,12 +254,12 @@ class Actor(pykka.Actor):
         place = 0
         while place < len(control) and control[place][0] == CONTINUE:
             place += 1
-        control.insert(place, (CONTINUE, message))
+        control.insert(place, (CONTINUE, propagation.carry(message)))
 
     def send_after(self, seconds: float, message: Any) -> Timer:
         """Tell this actor `message` in `seconds`; the timer can be cancelled."""
         ref = self._actor_ref
-        return ref._system.clock.call_later(seconds, ref.tell, message)
+        return ref._system.clock.call_later(seconds, ref.tell, propagation.carry(message))
 
     def idle_timeout(self, seconds: float, message: Any = None) -> None:
         """Handle `message` (an IdleTimeout) if none comes within `seconds` from now (TMO-1)."""
@@ -306,6 +309,8 @@ class Actor(pykka.Actor):
     def _handle_receive(self, message: Any) -> Any:
         if message.__class__ not in runner.SPECIAL:
             return self.on_receive(message)
+        if message.__class__ is propagation.Carried:
+            return propagation.handle(message, self._handle_receive)
         if isinstance(message, _ActorStop):
             return self.stop()
         return super()._handle_receive(message)

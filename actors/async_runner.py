@@ -23,7 +23,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from . import control, lifecycle, runner
-from .context import entered_system, running_actor
+from .context import entered_system, running_actor, running_systems
 from .control import END, RUN
 from .errors import RequestError
 from .exits import KILLED, NORMAL, SHUTDOWN, Reply
@@ -51,6 +51,8 @@ class LoopRunner:
         self.depth = 0
         self.guards = True
         """Whether handlers must be kept from ending the loop: the system's own loop survives."""
+        # Of nobody's: whose message wakes the loop must not lend its context to all handlers.
+        self._context = contextvars.Context()
         self._ready: list[AsyncRef[Any]] = []
         self._scheduled = False
         self._sentinel: AsyncGenerator[None, None] | None = None
@@ -62,10 +64,10 @@ class LoopRunner:
         if scheduled and not self.loop.is_closed():
             return
         if _get_running_loop() is self.loop:
-            self.loop.call_soon(self._run)
+            self.loop.call_soon(self._run, context=self._context)
             return
         try:
-            self.loop.call_soon_threadsafe(self._run)
+            self.loop.call_soon_threadsafe(self._run, context=self._context)
         except RuntimeError:  # the loop is closed: its actors can never run again
             while self._ready:
                 try:
@@ -255,6 +257,11 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     if actor is None:
         return
     token = running_actor.set(ref)
+    system, entered = ref._system, None
+    around = entered_system.get()
+    # Called in place, it must not find its caller's system (nor, for nothing, enter its own).
+    if around is not system and (around is not None or running_systems):
+        entered = entered_system.set(system)
     ref._stepping = True
     try:
         left = budget
@@ -293,6 +300,8 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     finally:
         ref._stepping = False
         running_actor.reset(token)
+        if entered is not None:
+            entered_system.reset(entered)
     ref._put(ref)
 
 
@@ -396,7 +405,7 @@ def _failed(ref: AsyncRef[Any], actor: Any, message: Any, error: BaseException) 
     """Answer with an error, or crash; True if the actor lives."""
     error = unwrap(error)
     if isinstance(error, (RequestError, Reply)):
-        runner.refuse(message, error)
+        runner.refuse(ref, message, error)
         ref._serving = None
         return not ref._finished
     if ref._finished:

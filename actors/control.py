@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .exits import KILLED, NORMAL, Down, Exit, ExitReason, is_orderly
-from .inspection import statistics
+from .inspection import Statistics, set_trace, statistics
 from .ref import (
     CONTINUE,
     DELIVER,
@@ -19,6 +19,7 @@ from .ref import (
     STATISTICS,
     STOP,
     SUSPEND,
+    TRACE,
     ActorRef,
 )
 
@@ -68,7 +69,10 @@ def attend(ref: ActorRef[Any], actor: Any) -> tuple[Any, ...] | None:
         life.suspended = False
         item[1].complete(None)
     elif kind == STATISTICS:
-        item[1].complete(statistics(ref))
+        item[1].complete(_seen_by_itself(statistics(ref)))
+    elif kind == TRACE:
+        set_trace(ref, actor, item[1])
+        item[2].complete(None)
     elif kind == GET_STATE:
         try:
             state = actor.get_state()
@@ -77,6 +81,12 @@ def attend(ref: ActorRef[Any], actor: Any) -> tuple[Any, ...] | None:
         else:
             item[1].complete(state)
     return (GO_ON,)
+
+
+def _seen_by_itself(seen: Statistics) -> Statistics:
+    if seen["state"] == "busy" and not seen["mailbox"]:
+        seen["state"] = "idle"  # but for this question
+    return seen
 
 
 def _next_item(ref: ActorRef[Any]) -> tuple[Any, ...] | None:
@@ -110,7 +120,7 @@ def _is_from_parent(ref: ActorRef[Any], signal: tuple[Any, ...]) -> bool:
     return signal[1] is not None and life is not None and signal[1] is life.parent
 
 
-_SERVED_SUSPENDED = frozenset({SUSPEND, RESUME, GET_STATE, STATISTICS, KILL_NOW, STOP})
+_SERVED_SUSPENDED = frozenset({SUSPEND, RESUME, GET_STATE, STATISTICS, TRACE, KILL_NOW, STOP})
 
 
 def has_work(ref: ActorRef[Any]) -> bool:

@@ -29,9 +29,9 @@ class Life:
 
     __slots__ = (
         "__weakref__", "batch", "child_id", "deferred", "end_futures", "exit_callbacks", "groups",
-        "idle_message", "idle_number", "idle_seconds", "idle_timer", "last_message", "links",
-        "monitors", "name", "parent", "starters", "starting", "stop_futures", "stopped",
-        "suspended", "urn", "watches",
+        "idle_message", "idle_number", "idle_seconds", "idle_timer", "last_error", "last_message",
+        "links", "monitors", "name", "parent", "starters", "starting", "stop_futures", "stopped",
+        "suspended", "traced", "urn", "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -61,6 +61,9 @@ class Life:
         self.idle_timer: Timer | None = None
         self.idle_number = 0
         self.last_message: str | None = None
+        self.last_error: str | None = None
+        # What a trace has put its wrappers in the place of, on the instance; None: nothing.
+        self.traced: dict[str, Any] | None = None
         self.urn: str | None = None
         self.stopped: threading.Event | None = None
 

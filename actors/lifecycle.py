@@ -12,6 +12,7 @@ from . import bonds, telemetry
 from .errors import StartFailed
 from .exits import KILLED, Down, ExitActor, ExitReason, Monitor, describe, is_orderly
 from .life import Life, lock
+from .propagation import type_name
 from .ref import DELIVER, KILL_NOW, SIGNAL, ActorRef
 from .request import Request
 
@@ -22,7 +23,7 @@ def note_message(ref: ActorRef[Any], message: Any) -> None:
     """Remember the type of the message that is being handled, for the report of a crash."""
     if message.__class__ is Request:
         message = message.message
-    ref._get_life().last_message = type(message).__name__
+    ref._get_life().last_message = type_name(message)
 
 
 def reason_of(error: BaseException) -> ExitReason:
@@ -226,7 +227,7 @@ def _report(
             telemetry.emit("keepwell.actor.ended", ref=ref, path=ref.path, reason=reason)
         return
     life = ref._life
-    message = type(serving.message).__name__ if serving else life.last_message if life else None
+    message = type_name(serving.message) if serving else life.last_message if life else None
     handling = f" while it handled a {message}" if message else ""
     if error is not None and error is reason:
         error.add_note(f"{ref} crashed{handling}")

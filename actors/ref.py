@@ -33,10 +33,12 @@ from .exits import KILL, NOPROC, ExitReason, describe
 from .future import Future, refuse_on_loop
 from .inbox import Inbox
 from .life import Life
+from .propagation import type_name
 from .request import AskedItself as AskedItself
 from .request import Request as Request
 
 if TYPE_CHECKING:
+    from .inspection import Statistics, TraceHandler
     from .system import ActorSystem
 
 A = TypeVar("A", bound="pykka.Actor")
@@ -270,13 +272,25 @@ class ActorRef(pykka.ActorRef[A]):
         """What the actor's `get_state()` returns, even while it is suspended or has a queue."""
         return self._system_call(GET_STATE)
 
-    def statistics(self) -> Future[dict[str, Any]]:
-        """Messages handled and waiting, uptime in seconds, links, monitors, name, suspended."""
+    def statistics(self) -> Future[Statistics]:
+        """State, messages handled and waiting, uptime, links, monitors, last error; see Statistics.
+
+        Between two messages, ahead of what waits. `inspection.statistics(ref)` looks without
+        waiting for that, and at the dead too.
+        """
         return self._system_call(STATISTICS)
 
-    def _system_call(self, kind: int) -> Future[Any]:
+    def trace(self, handler: TraceHandler | None) -> Future[None]:
+        """Call `handler(TraceEvent)` as the actor receives and has handled each message.
+
+        In the actor's thread: it must be quick. None ends the trace, another handler replaces it;
+        one that raises is removed. Done when it is in force.
+        """
+        return self._system_call(TRACE, handler)
+
+    def _system_call(self, kind: int, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        if not self._send_control(kind, future):
+        if not self._send_control(kind, *arguments, future):
             future.fail(self._noproc())
         elif not future.done():
             self._system.deadlines.add(future, CALL_TIMEOUT, self)
@@ -391,7 +405,7 @@ class ActorRef(pykka.ActorRef[A]):
         if telemetry.enabled("keepwell.actor.dead_letter"):
             telemetry.emit(
                 "keepwell.actor.dead_letter",
-                ref=self, message_type=type(message).__name__, sender=running_actor.get(),
+                ref=self, message_type=type_name(message), sender=running_actor.get(),
             )  # fmt: skip
 
     def unanswered(self) -> list[Request]:
@@ -462,7 +476,7 @@ class Bounded(ActorRef[A]):
 
 # Kinds of control items; what follows them in the tuple stands in `control.attend`.
 STOP, SIGNAL, KILL_NOW, DELIVER, CONTINUE, START = range(6)
-SUSPEND, RESUME, GET_STATE, STATISTICS, IDLE_ARM, IDLE = range(6, 12)
+SUSPEND, RESUME, GET_STATE, STATISTICS, TRACE, IDLE_ARM, IDLE = range(6, 13)
 
 making = threading.Lock()
 counting = threading.Lock()

@@ -6,6 +6,7 @@ from typing import Any
 
 from .errors import KeepwellError
 from .future import Future
+from .propagation import type_name
 
 
 class Request(Future[Any]):
@@ -14,16 +15,18 @@ class Request(Future[Any]):
     Also the handle that `Actor.defer` gives, and what `on_batch` gets.
     """
 
-    __slots__ = ("message",)
+    __slots__ = ("context", "message")
 
     message: Any
+    context: Any
+    """In a batch, and only while contexts are propagated: the sender's (`telemetry.propagate`)."""
 
     def reply(self, value: Any = None) -> bool:
         """Answer; False if it was answered before or the asker has given up (then dropped)."""
         return self.complete(value)
 
     def __repr__(self) -> str:
-        return f"<Request {type(self.message).__name__}>"
+        return f"<Request {type_name(self.message)}>"
 
 
 class AskedItself(KeepwellError, RuntimeError):

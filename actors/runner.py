@@ -15,14 +15,15 @@ from . import control, lifecycle, starting
 from .context import running_actor
 from .control import BEGIN, END, RUN
 from .errors import RequestError
-from .exits import Reply
+from .exits import Reply, describe
+from .propagation import Carried
 from .ref import ActorRef
 from .request import Request
 
 BUDGET: Final = 300
 """Messages that one actor may handle before others get their turn."""
 
-SPECIAL: Final = frozenset({Request, _ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr})
+SPECIAL: Final = frozenset({Request, _ActorStop, ProxyCall, ProxyGetAttr, ProxySetAttr, Carried})
 """Classes of messages that are not simply handed to `on_receive`."""
 
 
@@ -36,7 +37,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         return False
     running_actor.set(ref)
     receive = actor.on_receive
-    batches = actor.on_batch is not None
+    batches = actor.has_on_batch
     left = budget
     message: Any = None
     while left > 0:
@@ -45,6 +46,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
             if left <= 0:
                 actor = receive = None
                 return left == 0
+            receive = actor.on_receive  # a trace may have begun or ended
         batch: Any = ref._batch
         if not batch:
             batch = take(ref)
@@ -78,7 +80,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
                 if ref._control:
                     break
         except (RequestError, Reply) as error:
-            refuse(message, error)
+            refuse(ref, message, error)
         except BaseException as error:
             ref._handled += waiting - len(batch)
             crash(ref, actor, error, message)
@@ -115,10 +117,12 @@ def go_idle(ref: ActorRef[Any]) -> bool:
     return True
 
 
-def refuse(message: Any, error: RequestError | Reply) -> None:
+def refuse(ref: ActorRef[Any], message: Any, error: RequestError | Reply) -> None:
     """Answer with an error, where anybody waits for an answer."""
+    answer = error.error if isinstance(error, Reply) else error
+    ref._get_life().last_error = describe(answer)
     if message.__class__ is Request:
-        message.fail(error.error if isinstance(error, Reply) else error)
+        message.fail(answer)
 
 
 def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
@@ -131,6 +135,11 @@ def _run_batch(ref: ActorRef[Any], actor: Any) -> bool:
     message: Any = None
     try:
         for message in waiting:
+            carried = message.message if message.__class__ is Request else message
+            if carried.__class__ is Carried:
+                if message is carried:
+                    message = Request()
+                message.message, message.context = carried.message, carried.context
             if message.__class__ is Request:
                 if message.message.__class__ in SPECIAL:
                     _answer_special(ref, actor, message)
@@ -162,7 +171,7 @@ def _answer_special(ref: ActorRef[Any], actor: Any, request: Request) -> None:
     try:
         request.complete(actor._handle_receive(request.message))
     except (RequestError, Reply) as error:
-        refuse(request, error)
+        refuse(ref, request, error)
     ref._serving = None
 
 
@@ -193,8 +202,8 @@ def _attend(ref: ActorRef[Any], actor: Any, left: int) -> int:
             ref._handled += 1
             try:
                 actor._handle_receive(todo[1])
-            except (RequestError, Reply):
-                pass
+            except (RequestError, Reply) as error:
+                refuse(ref, None, error)
             except BaseException as error:
                 crash(ref, actor, error, todo[1])
                 actor = todo = None

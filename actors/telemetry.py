@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .propagation import Activate, Capture, Propagation
 
 Handler = Callable[[str, Mapping[str, Any]], None]
 logger = logging.getLogger("keepwell.telemetry")
@@ -51,6 +54,18 @@ def attach(event: str, handler: Handler) -> Attachment:
         _attached[event] = (*_attached.get(event, ()), handler)
         _resolved.clear()
     return Attachment(event, handler)
+
+
+def propagate(capture: Capture, activate: Activate) -> Propagation:
+    """Let a trace context cross mailboxes: `capture()` where a message is sent (None: nothing to
+    carry), `with activate(context):` around its handling, in whatever thread or task that is.
+
+    A coroutine handler runs wholly inside. Detach it to end it. Costs nothing while it is not in
+    use. Raises RequestError if a pair is installed already.
+    """
+    from .propagation import install  # it needs refs, which need this module
+
+    return install(capture, activate)
 
 
 def _remove(event: str, handler: Handler) -> None:

@@ -100,13 +100,10 @@ class Batching:
                 request.reply(request.message)
 
 
-# A hook that is None by default, hence a variable to checkers.
-class LightBatching(Batching, Actor): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+class LightBatching(Batching, Actor): ...
 
 
-class ThreadBatching(  # pyright: ignore[reportIncompatibleVariableOverride]
-    Batching, ThreadActor
-): ...
+class ThreadBatching(Batching, ThreadActor): ...
 
 
 @pytest.fixture(params=[LightBatching, ThreadBatching])

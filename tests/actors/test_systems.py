@@ -510,3 +510,17 @@ atexit.register(systems._close_all)
     assert status == 0, err
     assert out.splitlines()[0] == "on_stop Light shutdown"
     assert StartFailed is not None
+
+
+async def test_handlers_are_in_the_context_of_their_own_system(kind: Any, system: Any) -> None:
+    """Whoever sends, from wherever: also where an idle actor is run in place."""
+    with ActorSystem(name="other") as other:
+        ref = await kind.options(system=system).spawn()
+        own = await kind.options(system=other).spawn()
+        for _ in range(3):
+            assert await ref.call(lambda _: current_system()) is system
+            assert await own.call(lambda _: current_system()) is other
+            assert await asyncio.to_thread(ref.ask, lambda _: current_system()) is system
+        assert current_system() is other
+        await other.aclose()
+    await system.aclose()
