@@ -215,12 +215,10 @@ class Runtime:
         self._agents = await self._supervisor.start_child(
             ChildSpec("agents", AgentSupervisor, type="supervisor")
         )
-        sessions = await self._supervisor.start_child(
-            ChildSpec("sessions", SessionSupervisor, type="supervisor")
-        )
         kept = session_store_of(self)
-        self._sessions = OpenSessions(
-            kept, self.system, sessions, partial(make_body_of, self, kept)
+        self._sessions = OpenSessions(kept, self.system, partial(make_body_of, self, kept))
+        await self._supervisor.start_child(
+            ChildSpec("sessions", partial(SessionSupervisor, self._sessions), type="supervisor")
         )
         if self.data_dir is not None:
             _ = self.system.run(self._report_open_turns())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from ..actors.errors import InvalidValue, StartFailed
+from ..actors.errors import ActorDied, InvalidValue, StartFailed, Unavailable
 from ..actors.system import ActorSystem
 from ..stores.blob_store import check_tenant
 from ..stores.conversation_id import conversation_key
@@ -34,12 +34,12 @@ class OpenSessions:
         self,
         store: RowsSessionStore,
         system: ActorSystem,
-        supervisor: Any,
         make_body: Callable[[SessionHome], Callable[[Session], Any]] | None = None,
     ) -> None:
         self.store = store
         self._system = system
-        self._supervisor = supervisor
+        self.supervisor: Any = None
+        """The ref of the session supervisor's present incarnation; it enters itself."""
         self._make_body = make_body
         self._homes: dict[str, SessionHome] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -102,7 +102,11 @@ class OpenSessions:
         self._homes[session_id] = home
         home.on_end.append(lambda: self._forget(home))
         try:
-            await self._supervisor.start_child(home)
+            await self.supervisor.start_child(home)
+        except ActorDied as gone:
+            error = Unavailable("the session supervisor is being restarted: open the session again")
+            home.give_up(error)
+            raise error from gone
         except BaseException as error:
             home.give_up(ended_error(session_id, error))
             if isinstance(error, StartFailed) and isinstance(error.reason, Exception):
@@ -124,12 +128,12 @@ class OpenSessions:
             home = self._homes.get(session_id)
             if home is not None and not home.ended.done():
                 home.deleted = True
-                await terminate_child(self._supervisor, home.ref)
+                await terminate_child(self.supervisor, home.ref)
                 home.give_up(NotFound(f"session {shown(session_id)}"))
             if not await self.store.delete(session_id):
                 raise NotFound(f"session {shown(session_id)}")
 
     def close(self, reason: object) -> None:
-        """The runtime ends: nobody who waits is left waiting."""
+        """The supervisor or the runtime ends: nobody who waits is left waiting."""
         for home in list(self._homes.values()):
             home.give_up(ended_error(home.session_id, reason))

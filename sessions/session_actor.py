@@ -12,7 +12,7 @@ from asyncio import _get_running_loop
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..actors import AsyncActor, ExitActor, Ignore, telemetry
 from ..actors.errors import KeepwellError, Unavailable
@@ -215,15 +215,37 @@ def _wake(loop: asyncio.AbstractEventLoop, look: Callable[[], None]) -> None:
         pass  # the loop is closed: nobody is there to look
 
 
-class SessionSupervisor(DynamicSupervisor):
-    """Sessions as `transient` children, each with a restart budget of its own (5 in 10 s)."""
+class Branch(Protocol):
+    """What is above the session supervisor, and outlives its incarnations."""
 
-    def __init__(self) -> None:
+    supervisor: Any
+
+    def close(self, reason: object) -> None:
+        """The supervisor has ended, and all sessions with it."""
+        ...
+
+
+class SessionSupervisor(DynamicSupervisor):
+    """Sessions as `transient` children, each with a restart budget of its own (5 in 10 s).
+
+    Whoever waits for a session that will not come back is told: when it is given up, and when the
+    supervisor itself ends. `sessions` is where its present incarnation is found.
+    """
+
+    def __init__(self, sessions: Branch) -> None:
         # At shutdown a turn has 5 s; the rest is for letting go of it.
         spec = ChildSpec(
             "session", SessionActor, restart="transient", shutdown=SHUTDOWN_SECONDS + 2
         )
         super().__init__(spec, per_child=True)
+        self._sessions = sessions
+
+    def on_start(self) -> Any:
+        """Be found, and leave nobody waiting at the end."""
+        started = super().on_start()
+        self._sessions.supervisor = self._own_ref
+        self._own_ref.on_exit(self._sessions.close)
+        return started
 
     def _give_child_up(self, record: ChildRecord) -> None:
         reason = record.last_reason

@@ -97,7 +97,9 @@ class SessionHome:
 
     def progress(self, event: SessionEvent) -> None:
         """Show live progress (A16)."""
-        for reader in list(self._readers):
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
             reader.add_live(event)
         self._ring()
 
@@ -209,7 +211,8 @@ class SessionHome:
 
     def watch(self, reader: EventReader) -> None:
         """Give a reader what is not stored: progress."""
-        self._readers.add(reader)
+        with self._lock:
+            self._readers.add(reader)
 
     @property
     def started(self) -> SessionEvent | None:

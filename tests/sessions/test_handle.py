@@ -770,6 +770,24 @@ async def test_a_session_that_cannot_live_is_given_up_and_those_who_wait_are_tol
     assert (await again.state()).carrier == ["wait"], "opened anew it goes on"
 
 
+async def test_the_supervisor_of_sessions_may_crash(memory_runtime: Runtime, gate: Gate) -> None:
+    handle = await memory_runtime.open_session(scan(gate.step), "s")
+    await handle.request("a")
+    request = asyncio.ensure_future(handle.request("wait"))
+    await gate.running.wait()
+    sessions: Any = memory_runtime._sessions
+    first = sessions.supervisor
+    first.kill()
+    with pytest.raises(ActorDied):
+        await asyncio.wait_for(request, LIMIT)
+    gate.open.set()
+    while sessions.supervisor is first:  # noqa: ASYNC110 - nothing tells of this
+        await asyncio.sleep(0)
+    again = await memory_runtime.open_session(handle.session, "s")
+    await settled(again)
+    assert (await again.state()).carrier == ["a", "wait"]
+
+
 async def _drain(reader: Any) -> list[Any]:
     return [event async for event in reader]
 
