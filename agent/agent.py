@@ -13,6 +13,7 @@ from ..stores.errors import InvalidMessage
 from ..stores.message import Message, checked_messages
 from .approval import PendingCall
 from .journal import newest_turn
+from .model import Usage
 from .stream import EventStream, Listener, OnAbandon
 from .tool_loop import running_turn
 from .turn import fold
@@ -134,6 +135,10 @@ class Agent:
         """All messages of the conversation, in log order. Stateless agents: ()."""
         return self._log_then(_messages)
 
+    def usage(self) -> Future[Usage]:
+        """What all turns in the log have used, and cost by `price=` (US-1); reads all of it."""
+        return self._log_then(_usage)
+
     def add_messages(self, messages: Iterable[Message | Mapping[str, Any]]) -> Future[None]:
         """Store messages after the running turn (AG-10). Raises InvalidMessage at once."""
         self._not_from_inside()
@@ -187,7 +192,7 @@ class Agent:
         request.future.on_abandoned(abandoned)
 
     def _log_then(self, function: Callable[[Any], Any]) -> Future[Any]:
-        marks = function is _pending and self._memory.journal
+        marks = function is not _messages and self._memory.journal
         log = self._memory.history(self.conversation_id, marks=marks)
         result: Future[Any] = Future()
 
@@ -207,6 +212,15 @@ class Agent:
 
 def _messages(log: Any) -> tuple[Message, ...]:
     return tuple(getattr(item, "message", item) for item in log)
+
+
+def _usage(log: Any) -> Usage:
+    total = Usage()
+    for record in log:
+        stored = (getattr(record, "mark", None) or {}).get("usage")
+        if isinstance(stored, Mapping):
+            total = total + Usage.from_dict(stored)
+    return total
 
 
 def _pending(log: Any) -> tuple[PendingCall, ...]:

@@ -19,6 +19,7 @@ ModelErrorCode = Literal[
     "truncated",  # a stream that ended without a finish reason
     "corrupt",  # bytes that are not the protocol: broken JSON, wrong content type or shape
     "empty_reply",  # neither text nor tool calls
+    "invalid_output",  # an answer without the form that `output=` asks for, after all repairs
     "refused",  # the model or its content filter declined
     "context_too_large",  # the request exceeds the model's context window
     "unauthorized",  # 401, 403: credentials or permissions

@@ -18,6 +18,7 @@ from .turn_action import Rules, skipped_from
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads
+    from .model import Usage
     from .spec import AgentSpec
     from .tool_loop import ToolLoop
 
@@ -42,13 +43,15 @@ async def ask_gate(
     conversation_id: str,
     threads: CallThreads,
     rules: Rules,
+    usage: Usage,
 ) -> list[dict[str, object]]:
     """The verdicts over a reply's calls in call order, in their plain form.
 
     A gate that raises, is late (the agent's `tool_timeout`) or returns anything but a verdict
-    means Ask: never an allowance by accident. Calls beyond a limit are not asked about.
+    means Ask: never an allowance by accident. Calls beyond a limit are not asked about; `usage` is
+    what the turn has cost, with this reply.
     """
-    over = skipped_from(turn.rounds + 1, turn.calls_counted, batch, rules)
+    over = skipped_from(turn.rounds + 1, turn.calls_counted, batch, rules, usage)
 
     async def one(call: Call) -> Verdict:
         verdict: Verdict = Allow()

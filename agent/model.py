@@ -23,7 +23,7 @@ class Usage:
 
     `input_tokens` includes `cached_tokens`, `output_tokens` includes `reasoning_tokens`.
     `estimated` is true as soon as one summand was counted by us and not reported by the
-    endpoint. Rule: US-1.
+    endpoint. `cost`: in the currency of `AgentSpec(price=…)`, 0 without. Rule: US-1.
     """
 
     input_tokens: int = 0
@@ -31,6 +31,7 @@ class Usage:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     estimated: bool = False
+    cost: float = 0.0
 
     @property
     def total_tokens(self) -> int:
@@ -46,17 +47,21 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.estimated or other.estimated,
+            self.cost + other.cost,
         )
 
-    def to_dict(self) -> dict[str, int | bool]:
+    def to_dict(self) -> dict[str, int | float | bool]:
         """Plain data for a record's mark; `from_dict` reads it back."""
-        return {
+        data: dict[str, int | float | bool] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "cached_tokens": self.cached_tokens,
             "reasoning_tokens": self.reasoning_tokens,
             "estimated": self.estimated,
         }
+        if self.cost:
+            data["cost"] = self.cost
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Self:
@@ -66,12 +71,14 @@ class Usage:
             value = data.get(key, 0)
             return value if isinstance(value, int) else 0
 
+        cost = data.get("cost", 0.0)
         return cls(
             count("input_tokens"),
             count("output_tokens"),
             count("cached_tokens"),
             count("reasoning_tokens"),
             bool(data.get("estimated", False)),
+            float(cost) if isinstance(cost, int | float) else 0.0,
         )
 
 

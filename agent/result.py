@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .model import Usage
 from .turn import Batch, TurnState
@@ -11,6 +11,7 @@ from .turn import Batch, TurnState
 if TYPE_CHECKING:
     from ..stores.message import Message
     from .approval import PendingCall
+    from .output import OutputForm
 
 TurnStatus = Literal["completed", "paused", "failed", "limit", "cancelled", "abandoned", "running"]
 
@@ -36,7 +37,8 @@ class TurnResult:
 
     `text`: the answer ("" while paused). `messages`: the turn's messages, the question first,
     results in call order. `usage`: the sum over its model calls (US-1). `status`: "completed", or
-    "paused" with the calls that wait in `pending`.
+    "paused" with the calls that wait in `pending`. `output`: the answer's value if the agent has
+    an `output=` form, else None.
     """
 
     text: str
@@ -47,10 +49,16 @@ class TurnResult:
     status: TurnStatus
     conversation_id: str = ""
     pending: tuple[PendingCall, ...] = field(default=())
+    output: Any = None
 
 
-def turn_result(turn: TurnState, conversation_id: str) -> TurnResult:
-    """The result of a turn in this state. Pure: the same from the log as from memory (AG-6)."""
+def turn_result(
+    turn: TurnState, conversation_id: str, form: OutputForm | None = None
+) -> TurnResult:
+    """The result of a turn in this state. Pure: the same from the log as from memory (AG-6).
+
+    An answer of an older time, when the agent asked for another form, has no output.
+    """
     pending = turn.pending()
     if turn.ended is not None:
         status: TurnStatus = turn.ended  # type: ignore[assignment]  # only END_STATUSES are written
@@ -77,4 +85,14 @@ def turn_result(turn: TurnState, conversation_id: str) -> TurnResult:
         status,
         conversation_id,
         pending,
+        _output(form, text),
     )
+
+
+def _output(form: OutputForm | None, text: str) -> object:
+    if form is None or not text:
+        return None
+    try:
+        return form.read(text)
+    except ValueError:
+        return None

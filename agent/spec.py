@@ -12,7 +12,8 @@ from ..memory.forms import MemoryForm, memory_form
 from ..memory.turn import CountTokens
 from .busy import ON_BUSY, OnBusy
 from .callbacks import Callback, check_callbacks
-from .model import ChatModel
+from .model import ChatModel, Usage
+from .output import OutputForm, output_form
 from .tool import Tool, as_tools
 from .turn_action import Rules
 
@@ -29,13 +30,19 @@ class AgentSpec:
     context: a ContextPolicy, applied after prepare and repair; count_tokens: its counter
     (o200k_base).
 
-    Limits of a turn (LM-1): max_rounds model calls, max_tool_calls and turn_timeout (seconds) or
-    None. model_timeout and tool_timeout are seconds per call. parallel_tools=False runs the calls
+    Limits of a turn (LM-1): max_rounds model calls, max_tool_calls, turn_timeout (seconds),
+    max_turn_tokens (input and output of all its model calls) and max_turn_cost, or None. At a limit
+    no further model call is made, and LimitReached brings the result so far. price: a quick
+    function of model name and Usage; what it returns is stored as the cost of that model call.
+    model_timeout and tool_timeout are seconds per call. parallel_tools=False runs the calls
     of a batch one after another.
 
     gate: sees every call before any runs and returns Allow, Deny or Ask (HP-1).
     callbacks: functions by name (CB-1). on_busy, max_queue: BZ-1…4. on_environment_error: HP-6.
-    output: a JSON Schema (type object) for the answer, or None.
+    output: the form of the answer: a JSON Schema (type object), a dataclass, TypedDict or pydantic
+    model, or None; its value is `result.output`. Models that can are held to it, all are checked;
+    an answer that does not fit is asked for again up to output_repairs times, then the turn fails
+    with ModelError "invalid_output".
     tool_values: given to tools as `ToolContext.values`. description: for those who delegate to it.
     """
 
@@ -50,6 +57,9 @@ class AgentSpec:
     max_rounds: int = 25
     max_tool_calls: int | None = None
     turn_timeout: float | None = None
+    max_turn_tokens: int | None = None
+    max_turn_cost: float | None = None
+    price: Callable[[str, Usage], float] | None = None
     model_timeout: float = 120.0
     tool_timeout: float = 60.0
     parallel_tools: bool = True
@@ -58,7 +68,8 @@ class AgentSpec:
     on_busy: OnBusy = "queue"
     max_queue: int = 64
     on_environment_error: OnEnvironmentError = "proceed"
-    output: Mapping[str, object] | None = None
+    output: object = None
+    output_repairs: int = 2
     tool_values: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
     count_tokens: CountTokens | None = None
@@ -78,6 +89,16 @@ class AgentSpec:
         _count("max_queue", self.max_queue, least=0)
         if self.max_tool_calls is not None:
             _count("max_tool_calls", self.max_tool_calls, least=0)
+        if self.max_turn_tokens is not None:
+            _count("max_turn_tokens", self.max_turn_tokens, least=1)
+        if self.price is not None and not callable(self.price):
+            raise InvalidValue(f"price={self.price!r}: pass a function of model name and Usage")
+        cost: object = self.max_turn_cost
+        if cost is not None:
+            if not isinstance(cost, int | float) or isinstance(cost, bool) or not cost > 0:
+                raise InvalidValue(f"max_turn_cost={cost!r}: pass a number above 0, or None")
+            if self.price is None:
+                raise InvalidValue(f"max_turn_cost={cost!r} needs price=: without, nothing costs")
         _seconds("model_timeout", self.model_timeout)
         _seconds("tool_timeout", self.tool_timeout)
         if self.turn_timeout is not None:
@@ -91,12 +112,13 @@ class AgentSpec:
             raise InvalidValue(f"context={context!r}: pass a ContextPolicy(…), or None")
         _choice("on_busy", self.on_busy, ON_BUSY)
         _choice("on_environment_error", self.on_environment_error, ("proceed", "pause"))
-        output: object = self.output
-        if output is not None and not (
-            isinstance(output, Mapping) and output.get("type") == "object"
-        ):
+        _count("output_repairs", self.output_repairs, least=0)
+        put(self, "output", output_form(self.output))
+        direct = [tool.name for tool in self.tool_list if tool.return_direct]
+        if self.output is not None and direct:
             raise InvalidValue(
-                f"output={self.output!r}: pass a JSON Schema of type object, or None"
+                f"output= is given, and the tool {direct[0]!r} returns direct: its result would be "
+                "the answer unchecked. Leave one of them out"
             )
         if not isinstance(self.tool_values, Mapping):
             raise InvalidValue(f"tool_values={self.tool_values!r}: pass a mapping")
@@ -129,6 +151,13 @@ class AgentSpec:
         return form
 
     @property
+    def output_form(self) -> OutputForm | None:
+        """The form of the answer as it was understood."""
+        form = self.output
+        assert form is None or isinstance(form, OutputForm)
+        return form
+
+    @property
     def chat_model(self) -> ChatModel:
         """The model, or the kernel's."""
         model: ChatModel | None = self.model if self.kernel is None else self.kernel.model
@@ -147,8 +176,9 @@ class AgentSpec:
         repeats = frozenset(n for n, t in tools.items() if t.idempotent)
         direct = frozenset(n for n, t in tools.items() if t.return_direct)
         return Rules(
-            self.max_rounds, self.max_tool_calls, repeats.__contains__, direct.__contains__
-        )
+            self.max_rounds, self.max_tool_calls, repeats.__contains__, direct.__contains__,
+            self.max_turn_tokens, self.max_turn_cost,
+        )  # fmt: skip
 
 
 def _count(name: str, value: object, *, least: int) -> None:

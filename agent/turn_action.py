@@ -12,6 +12,7 @@ from .turn import Batch, Call, TurnState
 
 if TYPE_CHECKING:
     from ..stores.message import Message
+    from .model import Usage
     from .turn import EndStatus
 
 MAX_RESUMES: Final = 3
@@ -80,13 +81,23 @@ class Rules:
     """What `next_action` must know of the agent.
 
     `repeats(name)`: a call of this tool that may have started is run again (idempotent tools,
-    delegates); `direct(name)`: the tool returns direct. `max_tool_calls` None: no limit.
+    delegates); `direct(name)`: the tool returns direct. A limit that is None is none.
     """
 
     max_rounds: int = 25
     max_tool_calls: int | None = None
     repeats: Callable[[str], bool] = field(default=_never)
     direct: Callable[[str], bool] = field(default=_never)
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def used_up(self, usage: Usage) -> str:
+        """The name of the budget that this much uses up, "" if none."""
+        if self.max_tokens is not None and usage.total_tokens >= self.max_tokens:
+            return "max_turn_tokens"
+        if self.max_cost is not None and usage.cost >= self.max_cost:
+            return "max_turn_cost"
+        return ""
 
 
 def resume_action(turn: TurnState, rules: Rules) -> Action:
@@ -110,11 +121,7 @@ def next_action(turn: TurnState, rules: Rules) -> Action:
         return StoreQuestion()
     batch = turn.batch
     if batch is None:
-        return (
-            CallModel(turn.next_step)
-            if turn.rounds < rules.max_rounds
-            else EndTurn("limit", "max_rounds")
-        )
+        return _call_model(turn, rules)
     if batch.open:
         return _open_batch(turn, batch, rules)
     if any(call.error == "skipped" for call in batch.calls):
@@ -123,16 +130,19 @@ def next_action(turn: TurnState, rules: Rules) -> Action:
         return ComposeAnswer(
             "\n".join(_text(call.result) for call in batch.calls if call.result is not None)
         )
-    if turn.rounds >= rules.max_rounds:
-        return EndTurn("limit", "max_rounds")
-    return CallModel(turn.next_step)
+    return _call_model(turn, rules)
+
+
+def _call_model(turn: TurnState, rules: Rules) -> Action:
+    limit = "max_rounds" if turn.rounds >= rules.max_rounds else rules.used_up(turn.usage)
+    return EndTurn("limit", limit) if limit else CallModel(turn.next_step)
 
 
 def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     run: list[Call] = []
     settle: list[tuple[Call, str]] = []
     done = sum(1 for call in batch.calls if call.result is not None and call.error != "skipped")
-    over = skipped_from(turn.rounds, turn.calls_counted - done, batch, rules)
+    over = skipped_from(turn.rounds, turn.calls_counted - done, batch, rules, turn.usage)
     for call in batch.open_calls():
         if call.awaiting:
             continue
@@ -155,12 +165,13 @@ def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     return AwaitDecision(turn.pending())
 
 
-def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules) -> int:
+def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules, usage: Usage) -> int:
     """The index in the batch from which on calls are beyond a limit and not run. Rule: LM-1.
 
     `rounds`: model calls so far, that of the batch included. `counted`: calls of earlier batches.
+    `usage`: what the turn has cost, that model call included.
     """
-    if rounds >= rules.max_rounds and not _all_direct(batch, rules):
+    if (rounds >= rules.max_rounds or rules.used_up(usage)) and not _all_direct(batch, rules):
         return 0
     if rules.max_tool_calls is None:
         return len(batch.calls)
@@ -168,7 +179,9 @@ def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules) -> int:
 
 
 def _limit(turn: TurnState, rules: Rules) -> str:
-    return "max_rounds" if turn.rounds >= rules.max_rounds else "max_tool_calls"
+    if turn.rounds >= rules.max_rounds:
+        return "max_rounds"
+    return rules.used_up(turn.usage) or "max_tool_calls"
 
 
 def _all_direct(batch: Batch, rules: Rules) -> bool:

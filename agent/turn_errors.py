@@ -97,7 +97,8 @@ class ConversationCleared(RequestError):
 
 
 class LimitReached(RequestError):
-    """The turn used up `limit` ("max_rounds", "max_tool_calls", "turn_timeout").
+    """The turn used up `limit` ("max_rounds", "max_tool_calls", "turn_timeout",
+    "max_turn_tokens", "max_turn_cost").
 
     `result` holds what the turn did so far; the history is valid, the next message is accepted.
     Rule: LM-1.

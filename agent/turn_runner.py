@@ -241,7 +241,7 @@ class TurnRunner:
 
     async def _retold(self, request: TurnRequest, turn: TurnState) -> TurnResult:
         """The result of a turn that has ended or is paused; streams see what it did. AG-6."""
-        result = turn_result(turn, self._id)
+        result = self._result_of(turn)
         if request.listeners:
             await self._audience.retell(request, turn)
             paused = result.status == "paused"
@@ -286,7 +286,7 @@ class TurnRunner:
         self._queue.resumes(request, last.turn_id)
         if not fresh:
             if last.ended is not None or last.pending():
-                return turn_result(last, self._id)
+                return self._result_of(last)
             return await self._resume(last)
         marks: dict[str, object] = {}
         assert last.batch is not None
@@ -340,6 +340,9 @@ class TurnRunner:
                 case StoreQuestion():
                     raise AssertionError("a turn goes on from its question")
 
+    def _result_of(self, turn: TurnState) -> TurnResult:
+        return turn_result(turn, self._id, self._spec.output_form)
+
     # -- endings ---------------------------------------------------------------------------------
 
     async def _completed(self, turn: TurnState) -> TurnResult:
@@ -347,7 +350,7 @@ class TurnRunner:
         await self.journal.settled()
         failpoint("turn.before_answer")
         self.journal.turn_ended(turn)
-        result = turn_result(turn, self._id)
+        result = self._result_of(turn)
         await self._audience.tell("on_turn_end", turn.next_step - 1, result)
         self._audience.push(TurnEnded(result))
         return result
@@ -357,7 +360,7 @@ class TurnRunner:
         self.stoppable = False
         if not self.journal.durable:
             self.journal.turn_ended(turn)
-        result = turn_result(turn, self._id)
+        result = self._result_of(turn)
         await self._audience.tell("on_pause", turn.next_step - 1, result)
         self._audience.push(Paused(result.pending, result))
         return result
@@ -375,7 +378,7 @@ class TurnRunner:
         self.journal.turn_ended(turn)
         error: KeepwellError
         if action.status == "limit":
-            error = LimitReached(action.limit, turn_result(turn, self._id))
+            error = LimitReached(action.limit, self._result_of(turn))
         else:
             error = ActorDied(
                 f"turn {turn.turn_id!r} ended failed: {action.message}", reason="killed"
@@ -393,7 +396,12 @@ class TurnRunner:
             "error": {"type": type(error).__name__, "message": str(error)[:2000]}
         }
         if self._steps.partial is not None and self._steps.partial.usage.total_tokens:
-            mark["usage"] = self._steps.partial.usage.to_dict()
+            usage = self._steps.partial.usage
+            try:
+                usage = self._steps.priced(usage)
+            except ModelError as unpriced:
+                error.add_note(str(unpriced))
+            mark["usage"] = usage.to_dict()
         try:
             self._close(turn, "failed", mark)
             await self.journal.settled()
@@ -436,7 +444,7 @@ class TurnRunner:
                 self.journal.lost()
                 return worse
             if stop.kind == "turn_timeout":
-                error = LimitReached("turn_timeout", turn_result(turn, self._id))
+                error = LimitReached("turn_timeout", self._result_of(turn))
             await self._audience.tell("on_turn_error", turn.next_step - 1, error)
         return error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,9 @@ from .filters import (
 )
 from .gate import ask_gate
 from .history import History
-from .model import ModelReply, ModelRequest
+from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
+from .output import OutputForm, repair_note
 from .tool import Tool
 from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
@@ -81,6 +83,8 @@ class TurnSteps:
         self._watchdog = Watchdog()
         self._watched = bool(spec.callbacks)
         self._streamed = False
+        self._output = spec.output_form
+        self._schema = None if self._output is None else self._output.schema
         self._kernel = spec.kernel
         # The agent has a system prompt of its own (AG-8).
         self._filters = tuple(
@@ -118,7 +122,7 @@ class TurnSteps:
         self._streamed = False
         messages = await self._context(turn)
         request = ModelRequest(
-            messages, self.tools.schemas, self._spec.output, self._id, turn.turn_id, step
+            messages, self.tools.schemas, self._schema, self._id, turn.turn_id, step
         )
         watched = self._watched or self._audience.listening
         if watched:
@@ -126,18 +130,22 @@ class TurnSteps:
             await self._audience.model_started(step)
         self._audience.calling = step
         call = self.partial = ModelCall(self._model, self._spec.model_timeout, self._watchdog)
-        if watched or self._kernel is not None:
+        if watched or self._kernel is not None or self._output is not None:
             reply = await self._ask_watched(turn, call, request)
         else:
             reply = await call.run(request)
+        if self._output is not None:
+            reply = await self._fitting(turn, call, request, self._output, reply)
         self._audience.calling = 0
         message = reply.message
-        usage = (reply.usage + call.usage).to_dict()
+        call.usage = call.usage + reply.usage
+        cost = self.priced(call.usage, reply.model)
+        usage = cost.to_dict()
         if not message.tool_calls:
             self.partial = None
             self.answer(turn, message, {"usage": usage})
         else:
-            verdicts = await self._verdicts(turn, message)
+            verdicts = await self._verdicts(turn, message, turn.usage + cost)
             mark: dict[str, object] = {"usage": usage}
             if verdicts:
                 mark["verdicts"] = verdicts
@@ -154,6 +162,46 @@ class TurnSteps:
             if not self._streamed and message.text:
                 await self._audience.show(TextDelta(step, message.text))
             await self._audience.show(ModelEnded(step, message))
+
+    def priced(self, usage: Usage, model: str = "") -> Usage:
+        """Usage of a model call with its cost. Raises ModelError if `price=` gives none."""
+        price = self._spec.price
+        if price is None:
+            return usage
+        try:
+            cost = float(price(model or self._model.name, usage))
+            if not 0 <= cost < float("inf"):
+                raise ValueError(f"{cost!r} is no cost")
+        except Exception as error:
+            raise ModelError(f"price= raised {type(error).__name__}: {error}") from error
+        return replace(usage, cost=cost)
+
+    async def _fitting(
+        self, turn: TurnState, call: ModelCall, request: ModelRequest, form: OutputForm,
+        reply: ModelReply,
+    ) -> ModelReply:  # fmt: skip
+        """The reply once it has the form that is asked for, or calls tools.
+
+        Answers that have not are not stored, like other attempts of a model call that were of no
+        use; what they cost is counted. Raises ModelError "invalid_output".
+        """
+        repairs = 0
+        while not reply.message.tool_calls:
+            text = reply.message.text
+            problem = form.problem(text)
+            if problem is None:
+                break
+            call.usage = call.usage + reply.usage
+            if repairs == self._spec.output_repairs:
+                raise ModelError(
+                    f"{self._model.name}: after {repairs} repairs the answer still does not have "
+                    f"the form of output=: {problem}", partial=text, code="invalid_output",
+                )  # fmt: skip
+            repairs += 1
+            note = Message("user", repair_note(problem))
+            again = request.replace(messages=(*request.messages, reply.message, note))
+            reply = await self._ask_watched(turn, call, again)
+        return reply
 
     async def _ask_watched(
         self, turn: TurnState, call: ModelCall, request: ModelRequest
@@ -230,7 +278,9 @@ class TurnSteps:
             return await self._budget.fit(messages, turn.messages(), self._instructions)
         return (*self._head, *messages)
 
-    async def _verdicts(self, turn: TurnState, message: Message) -> list[dict[str, object]] | None:
+    async def _verdicts(
+        self, turn: TurnState, message: Message, usage: Usage
+    ) -> list[dict[str, object]] | None:
         """The gate's verdicts over all calls, None if nobody is to be asked. HP-1, HP-2."""
         if self._spec.gate is None and not self.tools.asks_human:
             return None
@@ -238,7 +288,7 @@ class TurnSteps:
             await self.journal.settled()
         batch = Batch(message, turn.next_step)
         return await ask_gate(
-            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules
+            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules, usage
         )
 
     async def run_calls(self, turn: TurnState, action: RunCalls) -> None:
