@@ -149,7 +149,7 @@ async def test_a_price_that_cannot_be_had_is_a_typed_error() -> None:
     "bad",
     [{"max_turn_tokens": 0}, {"max_turn_cost": 1.0}, {"price": 3},
      {"max_turn_cost": -1, "price": price}],
-    ids=str,
+    ids=lambda options: "-".join(options),
 )
 def test_bad_budgets_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
