@@ -21,7 +21,7 @@ from .context import current_system, starting_system
 from .errors import RequestError, StartFailed
 from .exits import NORMAL, ExitReason, Ignore, Monitor
 from .future import Future, refuse_on_loop
-from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, Bounded
+from .ref import CONTINUE, IDLE_ARM, START, STOP, ActorRef, AnyRef, Bounded
 from .request import Request
 
 if TYPE_CHECKING:
@@ -269,14 +269,16 @@ class Actor(pykka.Actor):
         life.idle_message = IdleTimeout() if message is None else message
         self._actor_ref._send_control(IDLE_ARM)
 
-    def link(self, ref: ActorRef[Any]) -> None:
+    def link(self, ref: AnyRef) -> None:
         """Bind this actor's end to the other's, both ways (LINK-1..4).
 
-        A dead `ref` gives an Exit message if this actor traps exits, else raises (`noproc`).
+        A dead `ref` gives an Exit message if this actor traps exits, else raises (`noproc`). It may
+        be a plain pykka actor, which knows no exit signals: one that would end it stops it by
+        pykka's `stop`, behind what waits in its mailbox.
         """
         bonds.link(self._actor_ref, ref, traps=self.trap_exit)
 
-    def unlink(self, ref: ActorRef[Any]) -> None:
+    def unlink(self, ref: AnyRef) -> None:
         """Undo `link`, from either side."""
         bonds.unlink(self._actor_ref, ref)
 
@@ -284,7 +286,7 @@ class Actor(pykka.Actor):
         """Start an actor linked with this one from its first moment; waits for `on_start`."""
         return cls.options(link=self._actor_ref).start(*args, **kwargs)
 
-    def monitor(self, target: ActorRef[Any] | str) -> Monitor:
+    def monitor(self, target: AnyRef | str) -> Monitor:
         """Get a `Down` message when the actor or the name ends, at once if it is not there."""
         ref, name = bonds.as_ref(target, self.system)
         return bonds.monitor(self._actor_ref, ref, name)

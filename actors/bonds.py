@@ -6,10 +6,11 @@ from typing import Any, TypeAlias
 
 import pykka
 
+from . import pykka_bridge
 from .errors import RequestError
-from .exits import NOPROC, Down, Monitor
+from .exits import NOPROC, Down, ExitReason, Monitor
 from .life import lock
-from .ref import DELIVER, SIGNAL, ActorRef
+from .ref import DELIVER, SIGNAL, ActorRef, AnyRef
 
 Members: TypeAlias = dict[ActorRef[Any], int]
 """The members of a group in order of joining, and how often each has joined."""
@@ -25,7 +26,7 @@ class NoSuchActor(RequestError):
 # -- links and monitors ------------------------------------------------------------------------
 
 
-def link(ref: ActorRef[Any], peer: ActorRef[Any], *, traps: bool) -> None:
+def link(ref: ActorRef[Any], peer: AnyRef, *, traps: bool) -> None:
     """Link two actors. A dead peer gives an Exit to who traps, else raises NoSuchActor."""
     if ref is peer or _bind(ref, peer):
         return
@@ -47,8 +48,10 @@ def adopt(child: ActorRef[Any], parent: ActorRef[Any]) -> None:
         child._send_control(SIGNAL, parent, parent._reason, True)
 
 
-def _bind(ref: ActorRef[Any], peer: ActorRef[Any]) -> bool:
+def _bind(ref: ActorRef[Any], peer: AnyRef) -> bool:
     """Note the link of two actors if both live; whether `peer` does."""
+    if not isinstance(peer, ActorRef):
+        return pykka_bridge.bind(ref, peer)
     mine, theirs = ref._get_life(), peer._get_life()
     with lock:
         alive = not peer._closed
@@ -62,13 +65,13 @@ def _bind(ref: ActorRef[Any], peer: ActorRef[Any]) -> bool:
     return alive
 
 
-def unlink(ref: ActorRef[Any], peer: ActorRef[Any]) -> None:
+def unlink(ref: ActorRef[Any], peer: AnyRef) -> None:
     """Remove the link of two actors, and an Exit of it that has not been delivered yet."""
     with lock:
-        for one, other in ((ref, peer), (peer, ref)):
-            life = one._life
-            if life is not None and life.links is not None:
-                life.links.pop(other, None)
+        life = ref._life
+        if life is not None and life.links is not None:
+            life.links.pop(peer, None)
+        forget_link(peer, ref)
     control = ref._control
     for item in list(control or ()):
         if item[0] == SIGNAL and len(item) > 3 and item[1] is peer and control is not None:
@@ -78,10 +81,27 @@ def unlink(ref: ActorRef[Any], peer: ActorRef[Any]) -> None:
                 pass  # it was taken meanwhile
 
 
-def monitor(watcher: ActorRef[Any], ref: ActorRef[Any] | None, name: str | None = None) -> Monitor:
+def forget_link(peer: AnyRef, ref: ActorRef[Any]) -> None:
+    """Remove `ref` from the links of `peer`, under the lock."""
+    if isinstance(peer, ActorRef):
+        if peer._life is not None and peer._life.links is not None:
+            peer._life.links.pop(ref, None)
+    elif (watch := pykka_bridge.known_watch(peer)) is not None:
+        watch.links.pop(ref, None)
+
+
+def signal_peer(peer: AnyRef, ref: ActorRef[Any], reason: ExitReason) -> None:
+    """Tell a linked peer that `ref` has ended."""
+    if isinstance(peer, ActorRef):
+        peer._send_control(SIGNAL, ref, reason, True)
+    elif (watch := pykka_bridge.known_watch(peer)) is not None:
+        watch.signal(reason)
+
+
+def monitor(watcher: ActorRef[Any], ref: AnyRef | None, name: str | None = None) -> Monitor:
     """Watch `ref`; its Down goes to the watcher's control lane, at once if it is dead (MON-3)."""
     watch = Monitor(watcher, ref, name)
-    if ref is not None:
+    if isinstance(ref, ActorRef):
         mine, theirs = watcher._get_life(), ref._get_life()
         with lock:
             if not ref._closed and not watcher._closed:
@@ -91,6 +111,8 @@ def monitor(watcher: ActorRef[Any], ref: ActorRef[Any] | None, name: str | None 
                     mine.watches = {}
                 theirs.monitors[watch] = mine.watches[watch] = None
                 return watch
+    elif ref is not None and pykka_bridge.observe(watch, ref):
+        return watch
     watcher._send_control(DELIVER, Down(watch, ref, name, NOPROC))
     return watch
 
@@ -108,9 +130,12 @@ def forget_watch(watch: Monitor) -> None:
     life = watch.watcher._life
     if life is not None and life.watches is not None:
         life.watches.pop(watch, None)
-    life = watch.ref._life if isinstance(watch.ref, ActorRef) else None
-    if life is not None and life.monitors is not None:
-        life.monitors.pop(watch, None)
+    if isinstance(watch.ref, ActorRef):
+        life = watch.ref._life
+        if life is not None and life.monitors is not None:
+            life.monitors.pop(watch, None)
+    elif watch.ref is not None and (plain := pykka_bridge.known_watch(watch.ref)) is not None:
+        plain.monitors.pop(watch, None)
 
 
 # -- names and groups --------------------------------------------------------------------------
@@ -185,10 +210,10 @@ def leave_wholly(ref: ActorRef[Any], group: str, table: dict[str, Members]) -> N
         del table[group]
 
 
-def as_ref(target: Any, system: Any) -> tuple[ActorRef[Any] | None, str | None]:
+def as_ref(target: Any, system: Any) -> tuple[AnyRef | None, str | None]:
     """Resolve a ref or a registered name to (ref, name)."""
     if isinstance(target, str):
         return system.names_table.get(target), target
     if isinstance(target, pykka.ActorRef):
-        return target, None  # type: ignore[return-value]
+        return target, None
     raise RequestError(f"{target!r} is neither a ref nor a name", code="badarg")

@@ -12,7 +12,7 @@ from .exits import describe, is_orderly
 from .propagation import Carried, type_name
 
 if TYPE_CHECKING:
-    from .ref import ActorRef
+    from .ref import ActorRef, AnyRef
 
 logger = logging.getLogger("keepwell.actors")
 
@@ -32,7 +32,7 @@ class Statistics(TypedDict):
     uptime: float
     """Seconds since its start."""
     suspended: bool
-    links: list[ActorRef[Any]]
+    links: list[AnyRef]
     monitors: int
     """How many watch it."""
     last_message: str | None

@@ -12,7 +12,7 @@ from .future import Future
 
 if TYPE_CHECKING:
     from .clock import Timer
-    from .ref import ActorRef
+    from .ref import ActorRef, AnyRef
     from .request import Request
 
 lock = threading.Lock()
@@ -37,7 +37,7 @@ class Life:
     def __init__(self) -> None:
         self.name: str | None = None
         self.groups: set[str] | None = None
-        self.links: dict[ActorRef[Any], None] | None = None
+        self.links: dict[AnyRef, None] | None = None
         # Monitors of this actor, and those that it has itself set on others.
         self.monitors: dict[Monitor, None] | None = None
         self.watches: dict[Monitor, None] | None = None

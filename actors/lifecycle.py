@@ -13,7 +13,7 @@ from .errors import StartFailed
 from .exits import KILLED, Down, ExitActor, ExitReason, Monitor, describe, is_orderly
 from .life import Life, lock
 from .propagation import type_name
-from .ref import DELIVER, KILL_NOW, SIGNAL, ActorRef
+from .ref import DELIVER, KILL_NOW, ActorRef, AnyRef
 from .request import Request
 
 logger = logging.getLogger("keepwell.actors")
@@ -108,7 +108,7 @@ def end(
     if fenced:
         ref._abandon()
     for peer in links:
-        peer._send_control(SIGNAL, ref, reason, True)
+        bonds.signal_peer(peer, ref, reason)
     for watch in monitors:
         watch.watcher._send_control(DELIVER, Down(watch, ref, watch.name, reason))
     if life is not None:
@@ -141,14 +141,13 @@ def _close(
 
 def _unbind(
     ref: ActorRef[Any], life: Life
-) -> tuple[Sequence[ActorRef[Any]], Sequence[Monitor]]:
+) -> tuple[Sequence[AnyRef], Sequence[Monitor]]:
     """Free name and groups, cut links and monitors; returns who was linked and who watched."""
     system = ref._system
     with lock:
         links = tuple(life.links or ())
         for peer in links:
-            if peer._life is not None and peer._life.links is not None:
-                peer._life.links.pop(ref, None)
+            bonds.forget_link(peer, ref)
         life.links = None
         monitors = tuple(life.monitors or ())
         for watch in (*monitors, *(life.watches or ())):

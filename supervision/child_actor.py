@@ -1,7 +1,7 @@
 """Starting and stopping the actor of one child, of whatever kind it is.
 
 A child may be one of our actors (by class, by `functools.partial`, or returned by a callable), a
-plain `pykka.ThreadingActor` (see `plain_pykka`), or another supervisor, which is one of ours.
+plain `pykka.ThreadingActor` (see `pykka_bridge`), or another supervisor, which is one of ours.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..actors.bonds import adopt
 from ..actors.errors import InvalidValue
 from ..actors.exits import KILLED, NOPROC, SHUTDOWN, ExitReason
 from ..actors.inspection import statistics
+from ..actors.pykka_bridge import Watch, start_watched, watch_running
 from ..actors.ref import AnyRef
 from .child_spec import WORKER_SHUTDOWN, ChildSpec, ShutdownTime
-from .plain_pykka import Watch, start_watched, watch_running
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor

@@ -11,8 +11,8 @@ from .child_spec import ChildSpec
 from .restart import ChildStatus, RestartWindow
 
 if TYPE_CHECKING:
+    from ..actors.pykka_bridge import Watch
     from ..actors.ref import AnyRef
-    from .plain_pykka import Watch
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from .child_spec import ChildSpec, ShutdownTime
 from .requests import ChildCount, ChildInfo
 
 if TYPE_CHECKING:
-    from .plain_pykka import Watch
+    from ..actors.pykka_bridge import Watch
 
 
 @dataclass(frozen=True, slots=True)

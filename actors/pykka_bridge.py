@@ -1,15 +1,16 @@
-"""Plain `pykka.ThreadingActor`s as children, unchanged.
+"""Plain `pykka.ThreadingActor`s, unchanged, in links and monitors and as supervised children.
 
 pykka tells nobody that an actor has ended, so a `Watch` listens at the points through which every
 end passes: `_handle_failure` (a crash by tell, a failing `on_start` or `on_stop`), `on_stop`, and
 `_actor_loop_teardown`, the last thing that the actor's thread does. They are wrapped on the one
-instance; a child that the supervisor starts itself is watched before its thread starts, one that a
-callable returns from then on.
+instance; a child that a supervisor starts itself is watched before its thread starts, any other
+from when it is first linked, monitored or adopted.
 
 What cannot be seen: an exception in a handler under `ask`. pykka answers with it and the actor
-lives on; so does the supervisor. A plain actor does not know exit signals: it is stopped by pykka's
-`stop`, behind the messages that wait in its mailbox, and whoever is late is fenced: it gets no
-message any more and counts as ended (`killed`), while its thread goes on until its handler returns.
+lives on; so do those that are bound to it. A plain actor does not know exit signals: one that would
+end it stops it by pykka's `stop`, behind the messages that wait in its mailbox. Killed, it is
+fenced: it gets no message any more and counts as ended (`killed`), while its thread goes on until
+its handler returns.
 """
 
 from __future__ import annotations
@@ -25,23 +26,33 @@ import pykka
 from pykka._envelope import Envelope
 from pykka.messages import ProxyGetAttr, _ActorStop
 
-from ..actors import ActorDied, Future, StartFailed, telemetry
-from ..actors.exits import KILLED, NORMAL, ExitReason
+from . import telemetry
+from .errors import ActorDied, StartFailed
+from .exits import KILLED, NORMAL, Down, ExitReason, Monitor
+from .future import Future
+from .life import lock, making
+from .ref import DELIVER, SIGNAL, ActorRef, AnyRef
 
 _AnyActor = pykka.ThreadingActor
 
 
 class Watch:
-    """Watches one plain actor: `started` and `ended` are futures, `reason` why it is to end."""
+    """Watches one plain actor: `started` and `ended` are futures; made by `watch`."""
 
     def __init__(self, actor: _AnyActor) -> None:
-        self.ref = actor.actor_ref
+        self.ref: AnyRef = actor.actor_ref
         self.started: Future[None] = Future()
         self.ended: Future[ExitReason] = Future()
         self._stop_reason: ExitReason = NORMAL
         self._failure: BaseException | None = None
         self._killed = False
         self._actor: _AnyActor | None = actor
+        # Under the lock of bonds; over: its end has been told, and bonds come too late.
+        self.over = False
+        self.links: dict[ActorRef[Any], None] = {}
+        self.monitors: dict[Monitor, None] = {}
+        self.ended.add_done_callback(self._tell)
+        vars(actor)[_OWN] = self
         self._wrap(actor)
 
     def _wrap(self, actor: _AnyActor) -> None:
@@ -88,7 +99,7 @@ class Watch:
 
     def _end(self) -> None:
         actor, self._actor = self._actor, None
-        for name in _WRAPPED if actor is not None else ():
+        for name in (*_WRAPPED, _OWN) if actor is not None else ():
             vars(actor).pop(name, None)  # each wrapper holds what it wraps, and that the actor
         reason = KILLED if self._killed else self._failure or self._stop_reason
         if self._failure is not None and not self.started.done():
@@ -96,6 +107,32 @@ class Watch:
         else:
             self.started.complete(None)
         self.ended.complete(reason)
+
+    def _tell(self, ended: Future[ExitReason]) -> None:
+        """Tell who is bound to it that it has ended."""
+        reason = ended.get()
+        with lock:
+            self.over = True
+            links, self.links = self.links, {}
+            monitors, self.monitors = self.monitors, {}
+            for ref in links:
+                if ref._life is not None and ref._life.links is not None:
+                    ref._life.links.pop(self.ref, None)
+            for monitor in monitors:
+                life = monitor.watcher._life
+                if life is not None and life.watches is not None:
+                    life.watches.pop(monitor, None)
+        for ref in links:
+            ref._send_control(SIGNAL, self.ref, reason, True)
+        for monitor in monitors:
+            monitor.watcher._send_control(DELIVER, Down(monitor, self.ref, monitor.name, reason))
+
+    def signal(self, reason: ExitReason) -> None:
+        """What an exit signal does to an actor that does not know them."""
+        if isinstance(reason, str) and reason == KILLED:
+            self.kill()
+        elif not (isinstance(reason, str) and reason == NORMAL):
+            self.stop(reason)
 
     def stop(self, reason: ExitReason) -> None:
         """Ask the actor to stop, after what waits in its mailbox; `reason` is its exit reason."""
@@ -142,12 +179,9 @@ def watch_running(ref: pykka.ActorRef[Any]) -> Watch:
 
     Raises StartFailed if it is dead already, or dies before that.
     """
-    actor = ref._actor_weakref()
-    if actor is None:
+    watch = watch_of(ref)
+    if watch is None:
         raise StartFailed(reason="noproc")
-    watch = Watch(actor)
-    if not ref.is_alive():
-        raise StartFailed(reason=watch._failure or "noproc")
     try:
         # A message that pykka itself answers, so the first one comes when `on_start` is over.
         ref.ask(ProxyGetAttr(attr_path=("actor_urn",)), block=True)
@@ -157,6 +191,52 @@ def watch_running(ref: pykka.ActorRef[Any]) -> Watch:
     return watch
 
 
+def watch_of(ref: AnyRef) -> Watch | None:
+    """The watch of a plain actor, set up if there is none yet; None if the actor is dead."""
+    actor = ref._actor_weakref()
+    if actor is None or not ref.is_alive():
+        return None
+    with making:
+        watch: Watch = vars(actor).get(_OWN) or Watch(actor)
+    return watch if ref.is_alive() else None
+
+
+# -- bonds with our actors ---------------------------------------------------------------------
+
+
+def bind(ref: ActorRef[Any], plain: AnyRef) -> bool:
+    """Note the link of one of ours with a plain actor if both live; whether the plain one does."""
+    watch, life = watch_of(plain), ref._get_life()
+    if watch is None:
+        return False
+    with lock:
+        if not watch.over and not ref._closed:
+            if life.links is None:
+                life.links = {}
+            life.links[plain] = watch.links[ref] = None
+        return not watch.over
+
+
+def observe(monitor: Monitor, plain: AnyRef) -> bool:
+    """Note a monitor on a plain actor; whether that lives."""
+    watch, life = watch_of(plain), monitor.watcher._get_life()
+    if watch is None:
+        return False
+    with lock:
+        if not watch.over:
+            if life.watches is None:
+                life.watches = {}
+            life.watches[monitor] = watch.monitors[monitor] = None
+        return not watch.over
+
+
+def known_watch(plain: AnyRef) -> Watch | None:
+    """The watch of a plain actor, if it has one."""
+    actor = plain._actor_weakref()
+    return None if actor is None else vars(actor).get(_OWN)
+
+
+_OWN = "_keepwell_watch"
 _just_started = threading.local()
 _WRAPPED = ("_actor_loop_setup", "_actor_loop_teardown", "_handle_receive", "_handle_failure")
 
@@ -168,7 +248,7 @@ def _watched_class(actor_class: type[_AnyActor]) -> type[_AnyActor]:
 
     def start_loop(self: Any) -> None:
         # An __init__ may start further actors in this thread; this is the outermost and last one.
-        _just_started.watch = Watch(self)
+        _just_started.watch = vars(self).get(_OWN) or Watch(self)
         original(self)
 
     names = {key: getattr(actor_class, key) for key in ("__module__", "__qualname__", "__doc__")}
