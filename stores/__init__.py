@@ -1,6 +1,8 @@
 """Tables, conversation stores, group commit, and the shape of a message (floor 3)."""
 
+from .blob_store import BlobStore
 from .contract import ConversationStore
+from .disk_session_store import DiskSessionStore
 from .disk_store import DiskStore
 from .disk_table import DiskTable
 from .errors import (
@@ -22,10 +24,14 @@ from .errors import (
 )
 from .grouping import Group, Grouping, grouped
 from .match_spec import ANY, BINDINGS, ROW, Var
+from .memory_session_store import MemorySessionStore
 from .memory_store import MemoryStore
 from .memory_table import MemoryTable
 from .message import Message, ToolCall
+from .plain import NotPlain, value_fingerprint
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
+from .session_state import HEAD, SessionState
+from .session_store import SessionJournal, SessionStore
 from .simple_store import SimpleStore
 from .store import Store
 from .store_handle import StoreHandle
@@ -42,12 +48,14 @@ __all__ = [
     "Appended",
     "Atom",
     "BINDINGS",
+    "BlobStore",
     "Continuation",
     "ConversationInfo",
     "ConversationStore",
     "CursorConflict",
     "DamagedStore",
     "DiskFull",
+    "DiskSessionStore",
     "DiskStore",
     "DiskTable",
     "END_OF_TABLE",
@@ -55,19 +63,25 @@ __all__ = [
     "ForkedStore",
     "Group",
     "Grouping",
+    "HEAD",
     "InvalidConversationId",
     "InvalidMessage",
     "Log",
+    "MemorySessionStore",
     "MemoryStore",
     "MemoryTable",
     "Message",
     "NewRecord",
     "NewerFormat",
     "NoCounter",
+    "NotPlain",
     "PredecessorMissing",
     "ROW",
     "ReadOnlyStore",
     "Record",
+    "SessionJournal",
+    "SessionState",
+    "SessionStore",
     "SimpleStore",
     "StaleEpoch",
     "Store",
@@ -85,4 +99,5 @@ __all__ = [
     "default_counter",
     "grouped",
     "never_changes",
+    "value_fingerprint",
 ]

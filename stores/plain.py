@@ -28,6 +28,10 @@ MAX_CONTAINERS: Final = 1 << 18
 """Most lists and dicts in one piece of data: a list may hold one list many times, and that many
 times more often at each level. Atoms are not counted, the size limits bound those."""
 
+# Kept: `json.dumps` would make one a call.
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
 
@@ -143,9 +147,7 @@ def canonical_json(value: object) -> bytes:
 
     Equal data gives equal bytes; 1, 1.0 and True differ. `value` must be plain already.
     """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode("ascii")
+    return _CANONICAL.encode(value).encode("ascii")
 
 
 def value_fingerprint(value: object) -> str:
