@@ -545,7 +545,7 @@ R, E, ID = flow.recv("in"), flow.emit("out"), flow.ident()
         (flow.par(flow.loop(R), ID), ["LOOP_IN_PARALLEL", "RECV_IN_PARALLEL"]),
         (5, ["LOOP_BAD_FIELDS"]),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, list) else type(value).__name__,
 )  # fmt: skip
 def test_d12_findings_of_a_session(node: Any, codes: list[str]) -> None:
     found = [f.code.removeprefix("SESSION_") for f in flow.validate(node)]
@@ -561,7 +561,7 @@ def test_d12_findings_of_a_session(node: Any, codes: list[str]) -> None:
         (flow.sub(R), ["RECV_IN_FLOW"]),
         (flow.sub("test.none"), []),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, list) else type(value).__name__,
 )
 def test_d12_findings_of_a_flow(node: Any, codes: list[str]) -> None:
     found = [f.code.removeprefix("SESSION_") for f in flow.validate(node, "flow")]
