@@ -164,7 +164,8 @@ def _summaries(watch: Stopwatch, operations: int) -> Mapping[str, float]:
         return elided
 
     elided = asyncio.run(run())
-    return {"passed_per_elided": passed / elided, "passed": passed, "elided": elided}
+    ratio = passed / elided if elided else 0.0  # a short conversation is shown whole
+    return {"passed_per_elided": ratio, "passed": passed, "elided": elided}
 
 
 def _in_a_directory(run: Callable[[Stopwatch, int, Path], Any]) -> Run:
