@@ -372,7 +372,13 @@ class Runtime:
         await memory.clear(conversation_id)
 
     def end_child(self, spec: AgentSpec, conversation_id: str) -> Future[None]:
-        """Stop the sub-agents of a conversation and forget what they wrote."""
+        """Stop the sub-agents of a conversation and forget what they wrote.
+
+        Not while the runtime ends: what they wrote then tells the next process that it interrupted
+        them (SA-3).
+        """
+        if self._closing:
+            return Future.of(None)
         return self._run(self._end_child, spec, conversation_id)
 
     async def _end_child(self, spec: AgentSpec, conversation_id: str) -> None:
