@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ..actors.errors import InvalidValue
+from ..actors import telemetry
+from ..actors.errors import InvalidValue, KeepwellError
 from .errors import InvalidArguments, ToolError
 from .tool import Tool, parse_arguments
 from .tool_context import ToolContext
 from .tool_result import error_message
 from .tool_schema import function_schema
+from .turn import Batch, TurnState, call_arguments
 
 if TYPE_CHECKING:
     from ..actors.future import Future
@@ -194,3 +196,19 @@ async def _run_child(
         # Also when the call is left at its deadline or with the parent's turn; what it has stored
         # stays until the parent's turn has ended, for a call that is run again.
         _ = agent.stop()
+
+
+async def clear_children(
+    turn: TurnState, tools: Mapping[str, Tool], conversation_id: str, agent: str, host: Host
+) -> None:
+    """Clear what the sub-agents of a turn that has ended wrote; what fails is reported. SA-1."""
+    for _step, entry in turn.entries():
+        for call in entry.calls if isinstance(entry, Batch) else ():
+            tool = tools.get(call.call.name)
+            if isinstance(tool, DelegateTool):
+                context = ToolContext(conversation_id, turn.turn_id, call.step, call.call.id, agent)
+                for child in tool.children(context, call_arguments(call)):
+                    try:
+                        await host.clear_child(tool.spec, child)
+                    except KeepwellError as error:
+                        telemetry.emit("keepwell.agent.child_left", child=child, error=error)

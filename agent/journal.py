@@ -134,6 +134,16 @@ class Journal:
             records.append(record)
         return fold(turn_id, records)
 
+    async def member_before(self, turn: TurnState) -> str:
+        """The member of the team (`handoff.py`) that had the conversation when this turn began."""
+        if not self.durable:
+            return ""
+        log: Log = await self._memory.history(self._id, marks=True)
+        for record in reversed(log):
+            if record.seq < turn.first_seq and record.mark and "ended" in record.mark:
+                return str(record.mark.get("active", ""))
+        return ""
+
     def owner(self, turn: TurnState) -> str:
         """The name of the agent whose turn it is, from the mark of its question."""
         return agent_of(turn.turn_id, self._records)

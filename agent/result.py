@@ -38,7 +38,7 @@ class TurnResult:
     `text`: the answer ("" while paused). `messages`: the turn's messages, the question first,
     results in call order. `usage`: the sum over its model calls (US-1). `status`: "completed", or
     "paused" with the calls that wait in `pending`. `output`: the answer's value if the agent has
-    an `output=` form, else None.
+    an `output=` form, else None. `agent`: the name of the agent that had the turn at its end.
     """
 
     text: str
@@ -50,10 +50,11 @@ class TurnResult:
     conversation_id: str = ""
     pending: tuple[PendingCall, ...] = field(default=())
     output: Any = None
+    agent: str = ""
 
 
 def turn_result(
-    turn: TurnState, conversation_id: str, form: OutputForm | None = None
+    turn: TurnState, conversation_id: str, form: OutputForm | None = None, agent: str = ""
 ) -> TurnResult:
     """The result of a turn in this state. Pure: the same from the log as from memory (AG-6).
 
@@ -86,6 +87,7 @@ def turn_result(
         conversation_id,
         pending,
         _output(form, text),
+        agent,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +43,10 @@ class AgentSpec:
     model, or None; its value is `result.output`. Models that can are held to it, all are checked;
     an answer that does not fit is asked for again up to output_repairs times, then the turn fails
     with ModelError "invalid_output".
+    handoffs: agents that may go on with the conversation instead, and hand it back; each member of
+    the team gets a tool `handoff_to_<name>` for each other. Their model, instructions, tools, gate,
+    context, limits and output are theirs; memory, queue, callbacks and turn_timeout are of the
+    agent that was spawned.
     tool_values: given to tools as `ToolContext.values`. description: for those who delegate to it.
     """
 
@@ -70,6 +74,7 @@ class AgentSpec:
     on_environment_error: OnEnvironmentError = "proceed"
     output: object = None
     output_repairs: int = 2
+    handoffs: Sequence[AgentSpec] = ()
     tool_values: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
     count_tokens: CountTokens | None = None
@@ -83,7 +88,8 @@ class AgentSpec:
         if not self.name:
             raise InvalidValue("name='': an agent needs a name, it appears in errors and logs")
         put(self, "tools", as_tools(self.tools))
-        put(self, "memory", memory_form(self.memory))
+        if not isinstance(self.memory, MemoryForm):  # of a spec that is replaced in part
+            put(self, "memory", memory_form(self.memory))
         put(self, "callbacks", check_callbacks(self.callbacks))
         _count("max_rounds", self.max_rounds, least=1)
         _count("max_queue", self.max_queue, least=0)
@@ -120,6 +126,7 @@ class AgentSpec:
                 f"output= is given, and the tool {direct[0]!r} returns direct: its result would be "
                 "the answer unchecked. Leave one of them out"
             )
+        self._check_handoffs()
         if not isinstance(self.tool_values, Mapping):
             raise InvalidValue(f"tool_values={self.tool_values!r}: pass a mapping")
 
@@ -142,6 +149,19 @@ class AgentSpec:
                 f"model={model!r} is no ChatModel, it lacks {' and '.join(missing)}: pass for "
                 'example ScriptedModel("hello") or OpenAIModel("gpt-5-mini")'
             )
+
+    def _check_handoffs(self) -> None:
+        given: object = self.handoffs
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise InvalidValue(f"handoffs={given!r}: pass a list of AgentSpecs")
+        for member in self.handoffs:
+            other: object = member
+            if not isinstance(other, AgentSpec):
+                raise InvalidValue(f"handoffs= has {other!r}, which is no AgentSpec")
+        if self.handoffs:
+            from .handoff import team_of  # it makes specs
+
+            team_of(self)
 
     @property
     def memory_form(self) -> MemoryForm:

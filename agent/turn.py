@@ -125,8 +125,11 @@ class TurnState:
 
     __slots__ = (
         "_entries",
+        "_of_batch",
+        "active",
         "answer",
         "batch",
+        "began",
         "calls_counted",
         "end",
         "ended",
@@ -154,6 +157,11 @@ class TurnState:
         self.marks = 0
         self.resumes = 0
         self.first_seq = 0
+        self.began = ""
+        """The member of the team that the turn began with (`handoff.py`); "": the first."""
+        self.active: str | None = None
+        """The member that it was handed to last, None if to none."""
+        self._of_batch: str | None = None
         self._entries: list[tuple[int, Message | Batch]] = []
 
     # -- what happened -------------------------------------------------------------------------
@@ -172,6 +180,7 @@ class TurnState:
         if message.tool_calls:
             batch = Batch(message, step)
             self.batch = batch
+            self._of_batch = self.active
             self._entries.append((step, batch))
             self.next_step = step + 1 + len(batch.calls)
             verdicts = mark.get("verdicts") if mark else None
@@ -209,6 +218,9 @@ class TurnState:
         usage = mark.get("usage")
         if isinstance(usage, dict | Mapping):
             self.usage = self.usage + Usage.from_dict(usage)
+        active = mark.get("active")
+        if isinstance(active, str):
+            self.active = active
         if "resumed" in mark:
             self._reopen()
             self.resumes += 1
@@ -265,6 +277,18 @@ class TurnState:
             for call in entry.calls
             if call.decision is not None
         }
+
+    @property
+    def member(self) -> str:
+        """The member of the team whose turn it is now."""
+        return self.began if self.active is None else self.active
+
+    @property
+    def stepping(self) -> str:
+        """The member that makes the next step: who made the calls that are open, else `member`."""
+        if self.batch is not None and self.batch.open:
+            return self.began if self._of_batch is None else self._of_batch
+        return self.member
 
     def append_id(self, step: int) -> str:
         """The append id of a step. Rule: AG-3."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from ..actors import telemetry
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.failpoint import failpoint
 from ..memory.budget import ContextTooLarge
@@ -20,17 +19,17 @@ from ..stores.message import Message
 from ..stores.record import NewRecord
 from .approval import decision_to_plain, match_decisions
 from .audience import Audience
-from .delegation import DelegateTool, Place
+from .delegation import Place, clear_children
 from .errors import ModelError
 from .events import (
     Paused,
     TurnEnded,
 )
 from .gate import check_decision
+from .handoff import team_of
 from .journal import Journal
 from .result import TurnResult, turn_result
-from .tool_context import ToolContext
-from .turn import Batch, TurnState, call_arguments
+from .turn import TurnState
 from .turn_action import (
     AwaitDecision,
     CallModel,
@@ -86,13 +85,17 @@ class TurnRunner:
         self._memory = memory
         self._queue = queue
         self._threads = threads
-        self._rules = spec.rules()
         self._mark = None if spec.name == "agent" else {"agent": spec.name}
         self.journal = Journal(memory, conversation_id)
         self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
-        self._steps = TurnSteps(
-            spec, conversation_id, memory, self.journal, self._audience, threads
-        )
+        self._members = {
+            name: (
+                TurnSteps(member, conversation_id, memory, self.journal, self._audience, threads),
+                member.rules(),
+            )
+            for name, member in team_of(spec).items()
+        }
+        self._steps, self._rules = self._members[""]
         self.turn: TurnState | None = None
         self.request: TurnRequest | None = None
         self.stoppable = False
@@ -156,20 +159,11 @@ class TurnRunner:
         The ids follow from the turn, so that a turn that was resumed clears those of all its lives.
         """
         turn, place = self.turn, self._place
-        if turn is None or turn.ended is None or place is None or not self._steps.delegates:
+        steps = [steps for steps, _rules in self._members.values() if steps.delegates]
+        if turn is None or turn.ended is None or place is None or not steps:
             return
-        for _step, entry in turn.entries():
-            for call in entry.calls if isinstance(entry, Batch) else ():
-                tool = self._steps.tools.by_name.get(call.call.name)
-                if isinstance(tool, DelegateTool):
-                    context = ToolContext(
-                        self._id, turn.turn_id, call.step, call.call.id, self._spec.name
-                    )
-                    for child in tool.children(context, call_arguments(call)):
-                        try:
-                            await place.host.clear_child(tool.spec, child)
-                        except KeepwellError as error:
-                            telemetry.emit("keepwell.agent.child_left", child=child, error=error)
+        by_name = {name: tool for one in steps for name, tool in one.tools.by_name.items()}
+        await clear_children(turn, by_name, self._id, self._spec.name, place.host)
 
     def _release(self) -> None:
         self._memory.gates.release(self._id, self._queue)
@@ -215,11 +209,13 @@ class TurnRunner:
                     request.turn_id, "it is unfinished and other turns came after it"
                 )
         if last is not None and last.ended is None:
+            await self._with_member(last)
             await self._abandon(last)
             self._steps.base = await self.journal.open()
         if await self.journal.heal():
             self._steps.base = await self.journal.open()
         turn = self.turn = TurnState(request.turn_id)
+        turn.began = "" if last is None else last.member
         self.journal.begin(turn)
         await self._audience.attend(request, turn)
         await self._audience.tell("on_turn_start", 0, request.text)
@@ -255,6 +251,7 @@ class TurnRunner:
         agent = self.journal.owner(last)
         if agent != self._spec.name:
             return None
+        await self._with_member(last)
         if isinstance(next_action(last, self._rules), AwaitDecision):
             return None
         self._queue.resumes(request, last.turn_id)
@@ -265,6 +262,7 @@ class TurnRunner:
     async def _resume(self, turn: TurnState) -> Any:
         """Go on with a turn from the log, as RS-1…10 have it."""
         self.turn = turn
+        await self._with_member(turn)
         self._look_for_stop()
         self._steps.base = await self.journal.before(turn.first_seq)
         await self._audience.attend(self.request, turn)
@@ -288,6 +286,7 @@ class TurnRunner:
             if last.ended is not None or last.pending():
                 return self._result_of(last)
             return await self._resume(last)
+        await self._with_member(last)
         marks: dict[str, object] = {}
         assert last.batch is not None
         for call in last.batch.calls:
@@ -321,6 +320,7 @@ class TurnRunner:
     async def _go_on(self, turn: TurnState) -> Any:
         while True:
             self._look_for_stop()
+            self._give_to(turn.stepping)
             action = next_action(turn, self._rules)
             match action:
                 case CallModel():
@@ -340,8 +340,22 @@ class TurnRunner:
                 case StoreQuestion():
                     raise AssertionError("a turn goes on from its question")
 
+    async def _with_member(self, turn: TurnState) -> None:
+        """A turn from the log: the member of the team whose step it is makes the next one."""
+        if len(self._members) > 1:
+            turn.began = await self.journal.member_before(turn)
+        self._give_to(turn.stepping)
+
+    def _give_to(self, member: str) -> None:
+        # One that the team has no more is replaced by the first.
+        steps, rules = self._members.get(member) or self._members[""]
+        if steps is not self._steps:
+            steps.base = self._steps.base
+            self._steps, self._rules = steps, rules
+
     def _result_of(self, turn: TurnState) -> TurnResult:
-        return turn_result(turn, self._id, self._spec.output_form)
+        steps, _rules = self._members.get(turn.member) or self._members[""]
+        return turn_result(turn, self._id, steps.output, steps.name)
 
     # -- endings ---------------------------------------------------------------------------------
 
@@ -457,6 +471,8 @@ class TurnRunner:
         *,
         interrupted: bool = False,
     ) -> None:
+        if turn.member:
+            mark = {**(mark or {}), "active": turn.member}
         records = closing_records(turn, status, mark=mark, partial=partial, interrupted=interrupted)
         self.journal.append(turn.mark_id(), records)
         open_calls = turn.batch.open_calls() if turn.batch is not None else []

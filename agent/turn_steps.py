@@ -37,6 +37,7 @@ from .filters import (
     tool_chain,
 )
 from .gate import ask_gate
+from .handoff import HandoffTool
 from .history import History
 from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
@@ -83,8 +84,9 @@ class TurnSteps:
         self._watchdog = Watchdog()
         self._watched = bool(spec.callbacks)
         self._streamed = False
-        self._output = spec.output_form
-        self._schema = None if self._output is None else self._output.schema
+        self.name = spec.name
+        self.output = spec.output_form
+        self._schema = None if self.output is None else self.output.schema
         self._kernel = spec.kernel
         # The agent has a system prompt of its own (AG-8).
         self._filters = tuple(
@@ -98,6 +100,7 @@ class TurnSteps:
             spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
             around=self._around_tool if self._filters else None,
         )  # fmt: skip
+        self._hands_over = any(isinstance(tool, HandoffTool) for tool in spec.tool_list)
         self.delegates = any(isinstance(tool, DelegateTool) for tool in spec.tool_list)
         self.base: History | Sequence[Message] = ()
         instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
@@ -130,12 +133,12 @@ class TurnSteps:
             await self._audience.model_started(step)
         self._audience.calling = step
         call = self.partial = ModelCall(self._model, self._spec.model_timeout, self._watchdog)
-        if watched or self._kernel is not None or self._output is not None:
+        if watched or self._kernel is not None or self.output is not None:
             reply = await self._ask_watched(turn, call, request)
         else:
             reply = await call.run(request)
-        if self._output is not None:
-            reply = await self._fitting(turn, call, request, self._output, reply)
+        if self.output is not None:
+            reply = await self._fitting(turn, call, request, self.output, reply)
         self._audience.calling = 0
         message = reply.message
         call.usage = call.usage + reply.usage
@@ -262,6 +265,8 @@ class TurnSteps:
 
     def answer(self, turn: TurnState, message: Message, mark: dict[str, object]) -> None:
         ending = {**mark, "ended": "completed"}
+        if turn.member:
+            ending["active"] = turn.member
         self.journal.append(
             turn.append_id(turn.next_step), [NewRecord(message, turn_id=turn.turn_id, mark=ending)]
         )
@@ -340,8 +345,20 @@ class TurnSteps:
 
     def _result(self, turn: TurnState, call: Call, text: str) -> None:
         message = tool_message(call, text)
-        self.journal.append(turn.append_id(call.step), [NewRecord(message, turn_id=turn.turn_id)])
+        mark = self._handoff(call, text) if self._hands_over else None
+        self.journal.append(
+            turn.append_id(call.step), [NewRecord(message, turn_id=turn.turn_id, mark=mark)]
+        )
         turn.result(call, message)
+        if mark is not None:
+            turn._mark(mark)
+
+    def _handoff(self, call: Call, text: str) -> dict[str, object] | None:
+        """The mark of a result that hands the conversation over."""
+        tool = self.tools.by_name.get(call.call.name)
+        if not isinstance(tool, HandoffTool) or tool_result.error_type_of(text) is not None:
+            return None
+        return {"active": tool.target}
 
     async def _tool_ended(self, call: Call) -> None:
         result = call.result
