@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..actors.future import Future
+from ..memory.given_messages import given_messages
 from ..memory.log_messages import LogMessages
 from ..memory.provider import ProviderError
 from ..memory.repair import in_call_order, repair
-from ..stores.errors import InvalidMessage
 from ..stores.message import Message
 
 if TYPE_CHECKING:
@@ -38,32 +38,10 @@ async def shown_by_provider(
     prepared: Any = memory.prepare(conversation_id, view)
     if isinstance(prepared, Future):
         prepared = await prepared
-    messages = in_call_order(repair(as_messages(prepared, conversation_id)))
+    messages = in_call_order(repair(given_messages(prepared, "prepare", conversation_id)))
     if not messages:
         raise ProviderError("prepare", conversation_id, "gave no messages")
     return capped(messages)
-
-
-def as_messages(value: Any, conversation_id: str) -> list[Message]:
-    """What a custom provider gave, as messages. Raises ProviderError."""
-    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
-        raise ProviderError("prepare", conversation_id, f"gave {type(value).__name__}, no messages")
-    messages = []
-    for item in value:
-        message = getattr(item, "message", item)
-        if isinstance(message, Mapping):
-            try:
-                message = Message.from_dict(message)
-            except InvalidMessage as error:
-                raise ProviderError(
-                    "prepare", conversation_id, f"gave a bad message: {error}"
-                ) from error
-        if not isinstance(message, Message):
-            raise ProviderError(
-                "prepare", conversation_id, f"gave {type(item).__name__}, no message"
-            )
-        messages.append(message)
-    return messages
 
 
 def capped(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -87,7 +87,7 @@ class Fleet:
     ) -> None:
         for name, value in (("idle_timeout", idle_timeout), ("wait_timeout", wait_timeout)):
             number: object = value
-            if not isinstance(number, int | float) or isinstance(number, bool) or number <= 0:
+            if not isinstance(number, int | float) or isinstance(number, bool) or not number > 0:
                 raise InvalidValue(f"{name}={value!r}: pass seconds above 0")
         limit: object = max_active
         if limit is not None and (

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ..actors import telemetry
+from ..stores.message import Message
 from .errors import ModelError
 from .model import ModelReply, ModelRequest, TextDelta, Usage
 from .watchdog import Watchdog
@@ -99,8 +100,8 @@ class ModelCall:
 
     async def _ask(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
         if on_delta is None:
-            return await self._model.complete(request)
-        reply: ModelReply | None = None
+            return self._checked(await self._model.complete(request))
+        reply: object = None
         async for item in self._model.stream(request):
             if isinstance(item, TextDelta):
                 self.partial += item.text
@@ -112,7 +113,25 @@ class ModelCall:
                 f"the stream of {self._model.name} ended without a reply",
                 partial=self.partial, code="truncated", retryable=True,
             )  # fmt: skip
-        return reply
+        return self._checked(reply)
+
+    def _checked(self, given: object) -> ModelReply:
+        """What a model of anybody's gave, if it is a reply: it goes into the log as the answer."""
+        if not isinstance(given, ModelReply):
+            problem = f"a {type(given).__name__}, no ModelReply"
+        else:
+            message: object = given.message
+            usage: object = given.usage
+            if isinstance(message, Message) and isinstance(usage, Usage):
+                if message.role == "assistant":
+                    return given
+                problem = f"a message of the role {message.role!r}: a reply is the assistant's"
+            else:
+                problem = (
+                    f"a ModelReply of a {type(message).__name__} and a {type(usage).__name__}, "
+                    "not of a Message and a Usage"
+                )
+        raise ModelError(f"{self._model.name} gave {problem}", code="corrupt")
 
 
 def _says_something(reply: ModelReply) -> bool:

@@ -197,7 +197,10 @@ def as_tool(value: object) -> Tool:
 
 
 def as_tools(values: Iterable[object]) -> tuple[Tool, ...]:
-    """Tools in the order given. Raises InvalidValue for two of one name."""
+    """Tools in the order given. Raises InvalidValue for what is no tool, and two of one name."""
+    given: object = values
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise InvalidValue(f"tools={values!r}: pass a list of functions or tools")
     tools = tuple(as_tool(value) for value in values)
     seen: set[str] = set()
     for each in tools:

@@ -20,7 +20,10 @@ from ..actors.async_actor import AsyncActor
 from ..actors.errors import CallTimeout, KeepwellError, RequestError, Unavailable
 from ..actors.failpoint import failpoint
 from ..actors.future import Future
+from ..stores.store import Store
 from .call_threads import call_threads
+from .foreign_store import ForeignStore
+from .given_messages import given_history
 from .provider import CALL_SECONDS, Append, Clear, History, Prepare, ProviderError
 from .provider_home import ProviderHome, chain
 
@@ -33,7 +36,7 @@ class StoreProviderActor(AsyncActor):
     def __init__(self, home: ProviderHome, store: Any) -> None:
         super().__init__()
         self._home = home
-        self._store = store
+        self._store: Any = store if isinstance(store, Store) else ForeignStore(store)
         # The last append of each conversation that is not known to be committed.
         self._outstanding: dict[str, Future[Any]] = {}
 
@@ -55,8 +58,6 @@ class StoreProviderActor(AsyncActor):
                 conversation_id, message.records, append_id=message.append_id,
                 follows=message.follows, epoch=message.epoch, cursor=message.cursor,
             )  # fmt: skip
-            if not isinstance(future, Future):
-                future = self._awaited(future)
             if not future.done():
                 self._outstanding[conversation_id] = future
                 future.add_done_callback(partial(self._committed, conversation_id))
@@ -70,21 +71,14 @@ class StoreProviderActor(AsyncActor):
             outstanding.add_done_callback(lambda _: self._read_into(message, read))
             return read
         if kind is Clear:
-            cleared = self._store.clear(message.conversation_id)
-            return cleared if isinstance(cleared, Future) else self._awaited(cleared)
+            return self._store.clear(message.conversation_id)
         return super().on_receive(message)
 
     def _read(self, message: History) -> Future[Any]:
-        log = self._store.read(message.conversation_id, after=message.after, marks=message.marks)
-        return log if isinstance(log, Future) else self._awaited(log)
-
-    def _awaited(self, answer: Any) -> Future[Any]:
-        """A future of what a foreign store gave: it may be any awaitable."""
-
-        async def wait() -> Any:
-            return await answer if inspect.isawaitable(answer) else answer
-
-        return self.system.run(wait())
+        log: Future[Any] = self._store.read(
+            message.conversation_id, after=message.after, marks=message.marks
+        )
+        return log
 
     def _read_into(self, message: History, read: Future[Any]) -> None:
         try:
@@ -105,6 +99,7 @@ class ProviderActor(AsyncActor):
         super().__init__()
         self._home = home
         self._provider = provider
+        self._journal = bool(getattr(provider, "journal", False))
         self._lanes: dict[str, deque[tuple[Any, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepts = {
@@ -167,7 +162,8 @@ class ProviderActor(AsyncActor):
         match message:
             case History(conversation_id):
                 wanted = {name: getattr(message, name) for name in self._history_options}
-                return await _run(provider.history, conversation_id, **wanted)
+                given = await _run(provider.history, conversation_id, **wanted)
+                return given_history(given, conversation_id, journal=self._journal)
             case Prepare(conversation_id, messages):
                 return await _run(provider.prepare, conversation_id, messages)
             case Clear(conversation_id):
@@ -197,7 +193,7 @@ def accepts(method: Callable[..., Any], name: str) -> bool:
 
 
 def _provider_error(message: Any, error: BaseException) -> BaseException:
-    if isinstance(error, RequestError | Unavailable):
+    if isinstance(error, RequestError | Unavailable | ProviderError):
         return error
     wrapped = ProviderError(
         type(message).__name__.lower(), message.conversation_id,

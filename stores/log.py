@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import overload
 
@@ -54,7 +55,7 @@ class LazyLog:
             places = range(start, stop, step)
             return tuple(self._range(places[-1], start + 1)[::step]) if places else ()
         size = len(self)
-        place = index.__index__()
+        place = operator.index(index)
         place += size if place < 0 else 0
         if not 0 <= place < size:
             raise IndexError(f"log index {index} out of range: it has {size} records")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, overload
 
 from ..actors.context import current_system
-from ..actors.errors import InvalidValue, RequestError
+from ..actors.errors import InvalidValue, KeepwellError, RequestError
 from ..actors.future import Future
 from .contract import TOKENS, NewMessage
 from .conversation import EPOCH_TIME
 from .conversation_id import conversation_key
-from .errors import shown
+from .errors import InvalidMessage, StoreError, shown
 from .message import Message, batch
 from .record import Appended, ConversationInfo, NewRecord, Record, Tail
 from .request import check_range
@@ -57,7 +57,8 @@ class SimpleStore:
 
     The methods may be plain (called in a thread) or async. `get` returns messages or mappings in
     order; `add` is given plain dicts. Requests of one conversation are served one after the other.
-    Messages are validated as everywhere. It cannot promise append ids, epochs, cursors, marks, lazy
+    Messages are validated as everywhere; what the object raises, or gives that are no messages, is
+    a StoreError with its cause. It cannot promise append ids, epochs, cursors, marks, lazy
     reads or a listing: `append_id`, `follows` and `epoch` are accepted and have no effect, marks
     and turn ids are not kept, `cursor` and `conversations` are refused.
     """
@@ -65,6 +66,8 @@ class SimpleStore:
     capabilities: frozenset[str] = frozenset({TOKENS})
 
     def __init__(self, obj: Any, *, counter: TokenCounter | None = None) -> None:
+        if isinstance(obj, type):
+            raise InvalidValue(f"{shown(obj)} is a class: pass an instance")
         missing = [name for name in ("get", "add", "clear")
                    if not callable(getattr(obj, name, None))]
         if missing:
@@ -193,15 +196,31 @@ class SimpleStore:
 
     async def _call(self, method: str, *args: Any) -> Any:
         function = getattr(self._object, method)
-        if inspect.iscoroutinefunction(function):
-            return await function(*args)
-        answer = await asyncio.get_running_loop().run_in_executor(None, function, *args)
-        return await answer if inspect.isawaitable(answer) else answer
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(*args)
+            answer = await asyncio.get_running_loop().run_in_executor(None, function, *args)
+            return await answer if inspect.isawaitable(answer) else answer
+        except KeepwellError:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # whoever asked has gone, or the system ends
+            problem = f"raised {type(error).__name__}: {error}"
+            raise self._fault(method, args[0], problem) from error
 
     async def _messages(self, conversation_id: str) -> tuple[Message, ...]:
         found = await self._call("get", conversation_id)
-        return tuple(item if type(item) is Message else Message.from_dict(item, index=index)
-                     for index, item in enumerate(found or ()))
+        try:
+            return tuple(item if type(item) is Message else Message.from_dict(item, index=index)
+                         for index, item in enumerate(batch(() if found is None else found)))
+        except InvalidMessage as refusal:
+            # What is asked for was not at fault: the object holds what it was never given.
+            raise self._fault("get", conversation_id, f"gave no messages: {refusal}") from refusal
+
+    def _fault(self, method: str, conversation_id: str, problem: str) -> StoreError:
+        return StoreError(f"{self.name}.{method}({shown(conversation_id)}) {problem}")
 
     def _record(self, seq: int, message: Message) -> Record:
         counter = self._counter or default_counter()
