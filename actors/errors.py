@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pykka
 
-from .exits import describe
+from .exits import describe, root_cause
 
 if TYPE_CHECKING:
     from .exits import ExitReason
@@ -51,18 +51,16 @@ class ActorDied(KeepwellError, pykka.ActorDeadError):
     def __init__(self, message: str = "", *, reason: ExitReason = "noproc") -> None:
         super().__init__(message or f"the actor died: {describe(reason)}")
         self.reason = reason
-        if isinstance(reason, BaseException):
-            self.__cause__ = reason
+        self.__cause__ = root_cause(reason)
 
 
 class StartFailed(KeepwellError):
-    """An actor did not start; `reason` is the exit reason, an exception is also the cause."""
+    """An actor did not start; `reason` is the exit reason, the exception in it also the cause."""
 
     def __init__(self, message: str = "", *, reason: ExitReason = "normal") -> None:
         super().__init__(message or f"the actor did not start: {describe(reason)}")
         self.reason = reason
-        if isinstance(reason, BaseException):
-            self.__cause__ = reason
+        self.__cause__ = root_cause(reason)
 
 
 class MailboxFull(RequestError):

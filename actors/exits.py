@@ -21,6 +21,9 @@ KILL: Final = "kill"
 KILLED: Final = "killed"
 NOPROC: Final = "noproc"
 
+_DEEPEST: Final = 100
+"""Reasons within reasons that are looked through: any object may be one, and refer to itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
@@ -43,6 +46,18 @@ def describe(reason: ExitReason) -> str:
         return repr(reason)
     except Exception as error:
         return f"<{type(reason).__name__}, whose repr raises {type(error).__name__}>"
+
+
+def root_cause(reason: ExitReason) -> BaseException | None:
+    """The exception that a reason comes from, however many supervisors it came through.
+
+    `Shutdown(detail)` and details that have a `reason` of their own are looked through.
+    """
+    for _ in range(_DEEPEST):
+        if isinstance(reason, BaseException):
+            return reason
+        reason = reason.detail if isinstance(reason, Shutdown) else getattr(reason, "reason", None)
+    return None
 
 
 class ExitActor(Exception):

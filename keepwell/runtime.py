@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .actors import ActorSystem, Future, telemetry
 from .actors.context import entered_system
-from .actors.errors import ActorDied, InvalidValue
+from .actors.errors import ActorDied, InvalidValue, StartFailed
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
 from .agent.delegation import Place
@@ -80,7 +80,7 @@ class Runtime:
     another default store. counter: the token counter of the default store.
 
     Every call starts at once and returns a Future: await it, or `.get()` it in a thread. Entering
-    raises StartFailed with the reason (StoreInUse, NewerFormat, ReadOnlyStore, …). Leaving stops
+    raises StartFailed with the cause (StoreInUse, NewerFormat, ReadOnlyStore, …). Leaving stops
     agents, providers and stores in this order; a turn that had not ended stays in the log and is
     resumed when its agent is spawned again. Rules: DF-1…4, FL-3.
     """
@@ -139,9 +139,9 @@ class Runtime:
         try:
             self._started(self._root().start(*self._root_args()))
             self.system.run(self._start_branches()).get()
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as problem:
+            self.__exit__()
+            raise self._not_entered(problem) from problem.__cause__
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,9 +154,9 @@ class Runtime:
         try:
             self._started(await self._root().spawn(*self._root_args()))
             await self._start_branches()
-        except BaseException:
-            await self.aclose()
-            raise
+        except BaseException as problem:
+            await self.__aexit__()
+            raise self._not_entered(problem) from problem.__cause__
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -189,6 +189,13 @@ class Runtime:
         self._system = ActorSystem(name=self.name, clock=self._clock, scheduler=self._scheduler)
         running_runtimes[self._system] = self
         self._token = entered_system.set(self._system)
+
+    def _not_entered(self, problem: BaseException) -> BaseException:
+        """The error of entering: says what was wrong, not which supervisors it came through."""
+        if not isinstance(problem, StartFailed):
+            return problem
+        cause = problem.__cause__ or problem
+        return StartFailed(f"{self!r} did not start: {cause}", reason=problem.reason)
 
     def _leave(self) -> None:
         token, self._token = self._token, None

@@ -15,12 +15,13 @@ import pytest
 
 import keepwell
 from keepwell.actors import Actor, Future
+from keepwell.actors.context import entered_system
 from keepwell.actors.errors import ActorDied, InvalidValue, StartFailed
 from keepwell.agent.scripted_model import Held, ScriptedModel
 from keepwell.agent.spec import AgentSpec
 from keepwell.default_runtime import current_runtime, default_store
 from keepwell.runtime import DEFAULT_STORE, Runtime
-from keepwell.stores import DiskStore, MemoryStore, StoreHandle
+from keepwell.stores import DiskStore, ForeignFormat, MemoryStore, StoreHandle
 from keepwell.supervision import ChildSpec
 
 ROOT = Path(__file__).parents[2]
@@ -245,3 +246,38 @@ async def test_a_runtime_is_entered_once() -> None:
         with pytest.raises(InvalidValue, match="entered before"):
             await runtime.__aenter__()
     assert isinstance(runtime.ended, Future)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_start_that_fails_says_why_in_one_sentence_and_leaves_nothing(
+    tmp_path: Path, blocking: bool
+) -> None:
+    """DS-5, DS-6: the sentence names the value and the remedy, the cause is the store's own."""
+    taken = tmp_path / "file"
+    taken.write_text("not a directory")
+
+    def enter() -> None:
+        with Runtime(taken):
+            pytest.fail("it was entered")
+
+    async def enter_async() -> None:
+        async with Runtime(taken):
+            pytest.fail("it was entered")
+
+    with pytest.raises(StartFailed) as failed:
+        await (asyncio.to_thread(enter) if blocking else enter_async())
+    assert isinstance(failed.value.__cause__, ForeignFormat)
+    assert str(failed.value).endswith(f"did not start: {failed.value.__cause__}")
+    assert "Supervisor" not in str(failed.value)
+    assert taken.read_text() == "not a directory"
+    assert entered_system.get() is None
+    async with Runtime() as runtime:
+        assert current_runtime() is runtime
+    assert entered_system.get() is None
+
+
+def test_a_blocking_start_that_fails_is_not_the_current_runtime(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartFailed), Runtime(tmp_path / "file"):
+        pass
+    assert entered_system.get() is None
