@@ -34,7 +34,7 @@ def given_messages(value: Any, method: str, conversation_id: str) -> list[Messag
 
 
 def given_history(value: Any, conversation_id: str, *, journal: bool) -> Any:
-    """What `history` of a provider gave: a log as it is, else a list of its messages.
+    """What `history` of a provider gave: a log as it is, else a tuple of its messages.
 
     Raises ProviderError for anything else, and for what is no log of a provider that says it is a
     journal. Rules: PV-2, PV-9.
@@ -46,4 +46,4 @@ def given_history(value: Any, conversation_id: str, *, journal: bool) -> Any:
             "history", conversation_id,
             f"gave {type(value).__name__}, no Log as its `journal = True` promises",
         )  # fmt: skip
-    return given_messages(value, "history", conversation_id)
+    return tuple(given_messages(value, "history", conversation_id))
