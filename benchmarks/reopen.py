@@ -82,7 +82,9 @@ def _idle(messages: int) -> Run:
         path, _ = _table(messages)
         with watch:
             empty = in_child(anonymous_mib, "")["mib"]
-            return {"rss_anon_mib": in_child(anonymous_mib, str(path))["mib"] - empty}
+            # A few pages either way are the two processes' own.
+            held = in_child(anonymous_mib, str(path))["mib"] - empty
+            return {"rss_anon_mib": max(0.0, held)}
 
     return contend
 
