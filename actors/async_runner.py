@@ -49,8 +49,6 @@ class LoopRunner:
         self.loop = loop
         self.system = system
         self.depth = 0
-        self.guards = True
-        """Whether handlers must be kept from ending the loop: the system's own loop survives."""
         # Of nobody's: whose message wakes the loop must not lend its context to all handlers.
         self._context = contextvars.Context()
         self._ready: list[AsyncRef[Any]] = []
@@ -222,14 +220,12 @@ class AsyncRef(ActorRef[A]):
         return context
 
 
-def start_eagerly(
+def _start_by_hand(
     loop: asyncio.AbstractEventLoop,
     coroutine: Coroutine[Any, Any, Any],
     context: contextvars.Context,
 ) -> asyncio.Task[Any]:
     """Make a task of `coroutine` and take its first step now, if the loop allows it."""
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
     task = asyncio.Task(coroutine, loop=loop, context=context)
     ready = getattr(loop, "_ready", None)
     if ready is None:
@@ -266,7 +262,8 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     try:
         left = budget
         while left > 0:
-            if ref._control or control.is_suspended(ref):
+            life = ref._life
+            if ref._control or (life is not None and life.suspended):
                 todo = control.attend(ref, actor)
                 if todo is None:
                     if control.is_suspended(ref):
@@ -338,9 +335,13 @@ def _handle(ref: AsyncRef[Any], actor: Any, message: Any) -> bool:
 
 def start(ref: AsyncRef[Any], coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Start a coroutine of the actor's, its first step now if the loop allows it."""
-    loop, home = ref._loop, ref._home
-    assert loop is not None and home is not None
-    return start_eagerly(loop, guard(coroutine) if home.guards else coroutine, ref.context())
+    loop, context, guarded = ref._loop, ref._context, guard(coroutine)
+    assert loop is not None
+    if context is None:
+        context = ref.context()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(guarded, loop=loop, context=context, eager_start=True)
+    return _start_by_hand(loop, guarded, context)
 
 
 class Escaped(Exception):  # noqa: N818 - it carries an error

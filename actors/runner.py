@@ -41,7 +41,8 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
     left = budget
     message: Any = None
     while left > 0:
-        if ref._control or control.is_suspended(ref):
+        life = ref._life
+        if ref._control or (life is not None and life.suspended):
             left = _attend(ref, actor, left)
             if left <= 0:
                 actor = receive = None
@@ -64,7 +65,9 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
         try:
             for _ in repeat(None, left if left < waiting else waiting):
                 message = batch.pop()
-                if message.__class__ is Request:
+                if message.__class__ not in SPECIAL:
+                    receive(message)
+                elif message.__class__ is Request:
                     ref._serving = message
                     payload = message.message
                     if payload.__class__ in SPECIAL:
@@ -73,10 +76,8 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
                         value = receive(payload)
                     if ref._serving is message:
                         message.complete(value)
-                elif message.__class__ in SPECIAL:
-                    actor._handle_receive(message)
                 else:
-                    receive(message)
+                    actor._handle_receive(message)
                 if ref._control:
                     break
         except (RequestError, Reply) as error:
@@ -111,7 +112,12 @@ def take(ref: ActorRef[Any]) -> list[Any]:
 def go_idle(ref: ActorRef[Any]) -> bool:
     """Give the actor up; False if there is new work and it is still ours."""
     ref._idle = True
-    if control.has_work(ref):
+    life = ref._life
+    if life is not None and life.suspended:
+        work: Any = control.has_work(ref)
+    else:
+        work = ref._queue or ref._control or ref._batch
+    if work:
         idle, ref._idle = ref._idle, False
         return not idle
     return True

@@ -183,7 +183,6 @@ class ThreadScheduler(Scheduler):
         if loop is None:
             loop = self.loop
         home = ref._home = self.home(loop)
-        home.guards = loop is not self._own_loop
         ref._loop = loop
         ref._put = home.put
 
