@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M")
 
-_PENDING, _VALUE, _ERROR = 0, 1, 2
+_PENDING, _VALUE, _ERROR = 0, 1, 2  # false while pending
 
 logger = logging.getLogger("keepwell.actors")
 
@@ -281,7 +281,7 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         Raises CallTimeout (a `pykka.Timeout`) after `timeout` seconds, which leaves the request
         alone; BlockingOnLoop at once, on an event-loop thread, if it would have to wait.
         """
-        if self._state == _PENDING:
+        if not self._state:
             timeout = limit_of(timeout)
             if self._guard is not None:
                 self._guard()
@@ -297,15 +297,17 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
             if self._state == _PENDING:
                 raise CallTimeout(f"no result within {timeout} seconds")
         if self._state == _VALUE:
-            return cast("T", self._value)
+            value: T = self._value
+            return value
         error, traceback = self._value
         raise error.with_traceback(traceback)
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._state == _PENDING:
+        if not self._state:
             yield from self._suspend()
         if self._state == _VALUE:
-            return cast("T", self._value)
+            value: T = self._value
+            return value
         error, traceback = self._value
         raise error.with_traceback(traceback)
 

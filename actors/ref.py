@@ -113,7 +113,8 @@ class ActorRef(pykka.ActorRef[A]):
         an event-loop thread. With `block=False` returns the future, without a time limit; an actor
         may leave itself a request so, but AskedItself is raised if its handler waits for it.
         """
-        timeout = limit_of(timeout)
+        if timeout is not None:
+            timeout = limit_of(timeout)
         if block:
             refuse_on_loop("ask()", "await ref.call(message) instead")
         request = Request()

@@ -101,11 +101,15 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
 def take(ref: ActorRef[Any]) -> list[Any]:
     """Move everything from the queue into the batch (newest first) and return the batch."""
     queue = ref._queue
-    # One statement, hence one step for all who count what waits: they miss nothing.
-    ref._batch, queue[:] = queue[:], ()
-    batch = ref._batch
-    if len(batch) > 1:
-        batch.reverse()
+    batch = queue[:]
+    count = len(batch)
+    if count:
+        if count > 1:
+            batch.reverse()
+        # Only what was copied is removed: a message may have come since, even within a statement
+        # (an allocation may collect garbage, and a finaliser let another thread run). Both stores
+        # are one statement, so that whoever counts what waits misses nothing.
+        ref._batch, queue[:count] = batch, ()
     return batch
 
 
