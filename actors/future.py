@@ -18,10 +18,11 @@ import logging
 import queue
 import sys
 import threading
-from _thread import allocate_lock
+import time
+from _thread import allocate_lock, get_ident
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import pykka
 
@@ -485,6 +486,24 @@ class _Derived(Future[T]):
             self.complete(value)
 
 
+def _wait_in_main_thread(lock: Any, timeout: float | None) -> None:
+    """Wait in slices: a Ctrl+C that comes just before a wait begins does not interrupt it (F59).
+
+    CPython notes the signal and acts on it when the wait is over; a wait without a limit is not.
+    """
+    if timeout is None:
+        while not lock.acquire(True, _SLICE):
+            pass
+        return
+    end = time.monotonic() + max(timeout, 0.0)
+    while not lock.acquire(True, min(max(end - time.monotonic(), 0.0), _SLICE)):
+        if time.monotonic() >= end:
+            return
+
+
+_SLICE: Final = 0.5
+
+
 def wait_in_thread(future: Future[Any], timeout: float | None) -> None:
     """Block this thread until the future is done or `timeout` seconds have passed."""
     lock = allocate_lock()
@@ -495,7 +514,11 @@ def wait_in_thread(future: Future[Any], timeout: float | None) -> None:
 
     future._add_waiter(release)
     try:
-        lock.acquire(True, -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        if get_ident() == threading.main_thread().ident:
+            _wait_in_main_thread(lock, timeout)
+        else:
+            limit = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+            lock.acquire(True, limit)
     finally:
         if not future.done():
             future._remove_waiter(release)

@@ -395,6 +395,25 @@ say("waiting")
     assert out.splitlines() == ["waiting", "on_stop Silent shutdown"]
 
 
+@pytest.mark.parametrize("timeout", ["None", "60"])
+def test_ctrl_c_that_does_not_interrupt_the_wait_wakes_it_all_the_same(timeout: str) -> None:
+    """F59: one that comes just before the wait begins, or, as here, to another thread."""
+    status, out, _ = child(f"""
+import signal
+class Silent(Light):
+    def on_receive(self, message):
+        self.defer()
+        threading.Thread(target=interrupt, daemon=True).start()
+def interrupt():
+    while not ref.statistics().get()["handled"]: pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+ref = Silent.start()
+ref.ask("x", timeout={timeout})
+""")
+    assert status in (130, -signal.SIGINT, 1)
+    assert out.splitlines() == ["on_stop Silent shutdown"]
+
+
 def test_ctrl_c_in_asyncio_run() -> None:
     """F59."""
     status, out, err = child(
