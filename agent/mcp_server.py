@@ -202,6 +202,7 @@ class McpServerActor(AsyncActor):
         self._ready = asyncio.Event()
         self._broken = asyncio.Event()
         self._wanted = asyncio.Event()
+        self._waiting = 0  # requests that wait for a client
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_start(self) -> None:
@@ -246,10 +247,15 @@ class McpServerActor(AsyncActor):
     async def _client_ready(self) -> Any:
         """The client, once there is one. Raises McpUnavailable after the server's timeout."""
         self._wanted.set()
-        with contextlib.suppress(TimeoutError):
+        self._waiting += 1
+        try:
             async with asyncio.timeout(self._server.timeout):
                 while self._client is None:
                     await self._ready.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
         if self._client is None:
             raise McpUnavailable(self._server.name, self._reason)
         return self._client
@@ -321,9 +327,10 @@ class McpServerActor(AsyncActor):
             telemetry.emit(
                 "keepwell.mcp.disconnected", server=self._server.name, reason=str(self._reason)
             )
-            # Someone who asks cuts a long pause short, but not the first: a server that dies at
+            # While someone asks the pauses are short, but there are some: a server that dies at
             # every start must not be started as fast as it is asked for.
-            self._wanted.clear()
+            if not self._waiting:
+                self._wanted.clear()
             await asyncio.sleep(min(pause, 1.0) * (0.5 + random.random() / 2))
             if pause > 1.0:
                 with contextlib.suppress(TimeoutError):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -49,6 +54,24 @@ async def ended(process: int) -> None:
         await asyncio.sleep(0.02)
 
 
+def stopped(process: int) -> bool:
+    """Whether all threads of a process have come to a stop."""
+    stats = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
+def unread(process: int) -> int:
+    """Bytes that wait in the pipes of a process."""
+    total = 0
+    for end in Path(f"/proc/{process}/fd").iterdir():
+        if str(end.readlink()).startswith("pipe:"):
+            size = array.array("i", [0])
+            with end.open("rb") as pipe:
+                fcntl.ioctl(pipe, termios.FIONREAD, size)
+            total += size[0]
+    return total
+
+
 async def started(runtime, server: McpServer) -> dict[str, keepwell.Tool]:
     await runtime.start_child(server.child_spec())
     return {tool.name: tool for tool in await server.tools()}
@@ -70,6 +93,30 @@ async def test_a_third_party_servers_tools_serve_an_agent(runtime):
     good, bad = (m.text for m in result.messages if m.role == "tool")
     assert json.loads(good)["target"]["datetime"].split("T")[1].startswith("03:00")
     assert json.loads(bad)["error"]["type"] in ("semantic", "invalid_arguments")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into a pipe by /proc")
+async def test_a_third_party_server_is_killed_in_the_middle_of_a_call(runtime, tmp_path):
+    """It is stopped first, so that the call has been sent and cannot have been answered."""
+    program = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
+    program += "os.execv(sys.executable, [sys.executable, '-m', 'mcp_server_time'])"
+    command = [sys.executable, "-c", program, str(tmp_path / "pid")]
+    server = McpServer("time", command=command, timeout=20.0)
+    tools = await started(runtime, server)
+    first = int((tmp_path / "pid").read_text())
+    os.kill(first, signal.SIGSTOP)
+    while not stopped(first):  # noqa: ASYNC110 -- a thread that still reads would take the call
+        await asyncio.sleep(0.01)
+    calling = asyncio.create_task(tools["get_current_time"].fn(timezone="UTC"))
+    while not unread(first):  # noqa: ASYNC110 -- another process has it
+        await asyncio.sleep(0.01)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(ToolError, match="outcome unknown") as caught:
+        await calling
+    assert caught.value.type == "transient"
+    answer = await tools["get_current_time"].fn(timezone="UTC")
+    assert json.loads(answer)["timezone"] == "UTC"
+    assert int((tmp_path / "pid").read_text()) != first
 
 
 async def test_calls_side_by_side_errors_and_a_server_that_dies(runtime, tmp_path):
@@ -159,15 +206,41 @@ async def test_over_http_and_back_after_a_restart(runtime, tmp_path):
         server = McpServer("web", url=f"http://127.0.0.1:{port}/mcp", timeout=20.0)
         tools = await started(runtime, server)
         assert await tools["add"].fn(a=1, b=2) == "3"
-        process.kill()
+        waiting = asyncio.create_task(tools["wait"].fn(name="never"))
+        while not (tmp_path / "never.asked").exists():  # noqa: ASYNC110 -- another process tells
+            await asyncio.sleep(0.01)
+        process.kill()  # in the middle of a call
         process.wait()
+        with pytest.raises(ToolError, match="outcome unknown") as caught:
+            await waiting
+        assert caught.value.type == "transient"
+        server.timeout = 1.0
         with pytest.raises((ToolError, McpUnavailable)):
             await tools["add"].fn(a=1, b=2)
+        server.timeout = 20.0
         process = serve()
         assert await tools["add"].fn(a=2, b=2) == "4"
     finally:
         process.kill()
         process.wait()
+
+
+async def test_whoever_waits_does_not_wait_for_a_long_pause(runtime, tmp_path, monkeypatch):
+    monkeypatch.setattr("keepwell.agent.mcp_server._FIRST_PAUSE", 60.0)
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def disconnected(event, fields):
+        loop.call_soon_threadsafe(refused.set)
+
+    (tmp_path / "refuse").touch()
+    server = demo(tmp_path)
+    with telemetry.attach("keepwell.mcp.disconnected", disconnected):
+        await runtime.start_child(server.child_spec())
+        asking = asyncio.create_task(server.tools())
+        await asyncio.wait_for(refused.wait(), 20)
+    (tmp_path / "refuse").unlink()
+    assert {tool.name for tool in await asking} >= {"add", "die"}
 
 
 async def test_what_was_not_started_says_so(tmp_path):
