@@ -34,16 +34,20 @@ _INSTRUCTIONS = "You are a friendly assistant. Answer briefly."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Hold the conversation until /quit, the end of the input or Ctrl+C; 0."""
+    """Hold the conversation until /quit, the end of the input or Ctrl+C.
+
+    0, or 1 if what came through a pipe met an error: whoever wrote it does not read the screen.
+    """
     logging.getLogger("keepwell").addHandler(logging.NullHandler())
     try:
-        asyncio.run(_chat(args))
+        failures = asyncio.run(_chat(args))
     except KeyboardInterrupt:
         print()
-    return 0
+        return 0
+    return 1 if failures and not sys.stdin.isatty() else 0
 
 
-async def _chat(args: argparse.Namespace) -> None:
+async def _chat(args: argparse.Namespace) -> int:
     style = style_for()
     config = load_config()
     model, what = await asyncio.to_thread(
@@ -54,6 +58,7 @@ async def _chat(args: argparse.Namespace) -> None:
     async with Runtime(data_dir=data_dir) as runtime:
         agent = await runtime.spawn(spec, args.conversation)
         known = len(await agent.messages())
+        failures = 0
         interactive = sys.stdin.isatty()
         if interactive:
             print(style.dim(f"{what}\n{args.conversation!r}, {known} messages so far. {HELP}"))
@@ -61,10 +66,11 @@ async def _chat(args: argparse.Namespace) -> None:
             async for line in _lines("> " if interactive else ""):
                 if line == "/quit":
                     break
-                await _answer(line, runtime, agent, style)
+                failures += not await _answer(line, runtime, agent, style)
     close = getattr(model, "aclose", None)
     if close is not None:
         await close()
+    return failures
 
 
 def _note(style: Style) -> Any:
@@ -89,7 +95,8 @@ async def _lines(prompt: str) -> AsyncIterator[str]:
             yield line.strip()
 
 
-async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> None:
+async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bool:
+    """Do what a line asks for; False if it failed, which has been told."""
     try:
         if line == "/history":
             for message in await agent.messages():
@@ -104,8 +111,11 @@ async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> No
             await _turn(line, agent, style)
     except ModelError as error:
         print(style.red(f"the model failed: {error}"), file=sys.stderr)
+        return False
     except KeepwellError as error:
         print(style.red(str(error)), file=sys.stderr)
+        return False
+    return True
 
 
 async def _turn(question: str, agent: Agent, style: Style) -> None:

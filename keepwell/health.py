@@ -48,7 +48,7 @@ def health(*, tree_stands: bool, store_open: bool, draining: bool) -> Health:
     return Health(tree_stands, not reasons, tuple(reasons))
 
 
-async def all_done(futures: Iterable[Future[None]], seconds: float) -> bool:
+async def all_done(futures: Iterable[Future[None]], seconds: float | None) -> bool:
     """Wait for all `futures`; False if `seconds` pass before."""
     try:
         async with asyncio.timeout(seconds):

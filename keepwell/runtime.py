@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .actors import ActorSystem, Future, telemetry
+from .actors.clock import limit_of
 from .actors.context import entered_system
 from .actors.errors import ActorDied, InvalidValue, StartFailed
 from .agent.agent import Agent
@@ -271,13 +272,14 @@ class Runtime:
         True when all have ended, False after `timeout` seconds; what is left then stays in the log
         and is resumed by the next process. Cannot be taken back; `close` comes next.
         """
+        limit = limit_of(timeout)
         if self._draining is None:
             self._draining = Draining(self.name)
         if not self.supervisor.is_alive():
             return Future.of(True)  # the tree has ended, and every turn with it
         # At once, before anything can be awaited: whoever calls next is refused.
         idle = [queue.drain(self._draining) for queue in list(self._queues)]
-        return self._run(all_done, idle, timeout)
+        return self._run(all_done, idle, limit)
 
     # -- what is in it ---------------------------------------------------------------------------
 

@@ -82,6 +82,14 @@ def test_a_chat_reads_a_pipe_and_keeps_its_history(tmp_path: Path) -> None:
     assert "unread" not in second.stdout
 
 
+def test_a_chat_whose_model_fails_tells_whoever_wrote_the_pipe(tmp_path: Path) -> None:
+    ran = keepwell("chat", "--model", "none-such", "--base-url", "http://127.0.0.1:9/v1",
+                   "--data-dir", str(tmp_path), text="hello\n/history\n")  # fmt: skip
+    assert ran.returncode == 1
+    assert "the model failed" in ran.stderr
+    assert "hello" in ran.stdout  # what was asked is kept
+
+
 def test_a_chat_that_is_killed_keeps_what_it_has_shown(tmp_path: Path) -> None:
     chat = ["chat", "--model", "scripted", "--data-dir", str(tmp_path)]
     process = subprocess.Popen(

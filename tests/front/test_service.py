@@ -198,3 +198,11 @@ def test_sigterm_lets_a_real_process_finish_its_turn_and_exit_0(tmp_path: Path) 
         process.stdin.flush()
         assert process.stdout.readline() == "finished\n"
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True])
+async def test_a_drain_that_could_not_end_is_refused_before_it_begins(timeout: object) -> None:
+    async with Runtime() as runtime:
+        with pytest.raises(ValueError, match="timeout"):
+            runtime.drain(timeout)  # type: ignore[arg-type]
+        assert runtime.health().ready
