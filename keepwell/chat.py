@@ -25,7 +25,6 @@ from .cli import default_data_dir
 from .config import load_config
 from .memory.window import Window
 from .runtime import Runtime
-from .supervision.tree import tree, tree_text
 from .terminal import Style, style_for
 
 HELP = "/history  /tree  /crash store  /quit"
@@ -102,7 +101,7 @@ async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bo
             for message in await agent.messages():
                 print(f"{style.cyan(message.role.ljust(9))}  {_shown(message)}")
         elif line == "/tree":
-            print(tree_text(tree(runtime.supervisor)))
+            print(await story.settled_tree(runtime))
         elif line == "/crash store":
             runtime.store.port.ref.exit("crashed by hand")
         elif line.startswith("/"):

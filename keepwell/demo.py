@@ -30,7 +30,6 @@ from .agent.result import TurnResult
 from .agent.spec import AgentSpec
 from .demo_child import TURN_ID
 from .runtime import Runtime
-from .supervision.tree import tree, tree_text
 from .terminal import Style, style_for
 
 CHILD_SECONDS = 90.0
@@ -177,7 +176,7 @@ def _shown(arguments: object) -> str:
 
 async def _store_crash(stage: _Stage, runtime: Runtime, agent: Agent) -> None:
     stage.chapter("2. The store crashes in the middle of an append")
-    stage.print(_indented(runtime))
+    stage.print(await _indented(runtime))
     seen: list[str] = []
     loop = asyncio.get_running_loop()
 
@@ -201,7 +200,7 @@ async def _store_crash(stage: _Stage, runtime: Runtime, agent: Agent) -> None:
     ):
         result = await _turn(stage, agent, story.CRASH_QUESTION)
         reached = hits.get("store.commit.before_flush", 0)
-    stage.print(_indented(runtime))
+    stage.print(await _indented(runtime))
     stage.claim("the store actor crashed and another one serves", runtime.store.port.ref is not old)
     stage.claim("the failing append was the second of the turn", reached >= 2, reached)
     stage.claim("the answer arrived all the same", result.status == "completed", result.status)
@@ -215,8 +214,8 @@ async def _store_crash(stage: _Stage, runtime: Runtime, agent: Agent) -> None:
     )
 
 
-def _indented(runtime: Runtime) -> str:
-    text = tree_text(tree(runtime.supervisor))
+async def _indented(runtime: Runtime) -> str:
+    text = await story.settled_tree(runtime)
     return "\n".join("    " + line for line in text.splitlines())
 
 

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from .actors import ActorRef
 from .agent.errors import ModelError
 from .agent.function_model import FunctionModel
 from .agent.model import ChatModel, ModelRequest
 from .agent.spec import AgentSpec
 from .agent.tool import Tool, tool
 from .memory.window import Window
+from .runtime import Runtime
 from .stores import ToolCall
+from .supervision import which_children
+from .supervision.tree import tree, tree_text
 
 QUESTIONS: Final = (
     "My name is Ada. What is 2 + 2?",
@@ -132,6 +136,14 @@ def spec(
         model=model, name="demo", instructions=INSTRUCTIONS, tools=tools(note, on_add),
         memory=Window(20),
     )  # fmt: skip
+
+
+async def settled_tree(runtime: Runtime) -> str:
+    """The supervision tree as text, once its supervisors have dealt with what has come to them."""
+    for branch in await runtime.supervisor.which_children():
+        if branch.type == "supervisor" and isinstance(branch.child, ActorRef):
+            await which_children(branch.child)  # answered behind a restart that is under way
+    return tree_text(tree(runtime.supervisor))
 
 
 def record_key(record: Any) -> str:
