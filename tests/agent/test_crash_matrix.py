@@ -275,7 +275,8 @@ async def test_rs_8_a_turn_whose_log_was_cleared_meanwhile_is_dropped() -> None:
         model = ScriptedModel(Held(asyncio.Event(), "x"), "fresh")
         agent = await runtime.spawn(AgentSpec(model), "c")
         running = agent.run("q")
-        while not (await runtime.store.info("c")).count:  # noqa: ASYNC110 - state, not an event
+        # The question is stored, and the first reply of the script has been asked for.
+        while not (model.requests and (await runtime.store.info("c")).count):  # noqa: ASYNC110
             await asyncio.sleep(0)
         cleared = runtime.store.clear("c")
         agent.ref.kill()
