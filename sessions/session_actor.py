@@ -122,6 +122,8 @@ class SessionActor(AsyncActor):
         while not self._stopping:
             self._woken.clear()
             info = await home.store.info(home.session_id)
+            if self._stopping:
+                return
             over = turns.body.over
             ended = over is not None and over.done()
             step = next_step(info, cut=home.cut, over=ended)
@@ -132,7 +134,10 @@ class SessionActor(AsyncActor):
                 home.closed(await turns.close(reason))
                 return
             else:
-                await self._turn(turns, (await turns.inbox(1))[0])
+                message = (await turns.inbox(1))[0]
+                if self._stopping:
+                    return  # a turn that has not begun waits for the next opening (C6)
+                await self._turn(turns, message)
                 if home.ended.done():
                     return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from keepwell.actors.errors import KeepwellError
 from keepwell.sessions import (
     Closed,
     SessionClosed,
+    SessionHandle,
     current_turn,
     loop,
     scan,
     session,
 )
+from keepwell.sessions.session_actor import SessionActor
+from keepwell.sessions.turn_loop import TurnLoop
 from keepwell.stores.disk_session_store import DiskSessionStore
 from keepwell.stores.memory_session_store import MemorySessionStore
 from keepwell.stores.session_event import SessionEvent
@@ -113,16 +117,64 @@ async def test_c5_a_session_that_was_closing_is_closed_when_it_is_opened(tmp_pat
             await handle.send("c")
 
 
-async def test_c6_at_shutdown_a_turn_gets_its_time(tmp_path: Path) -> None:
+def at_stop(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do `action` as a session's actor begins to stop, before anything else runs on its loop."""
+    on_stop = SessionActor.on_stop
+
+    async def stopping(self: SessionActor) -> None:
+        action()
+        await on_stop(self)
+
+    monkeypatch.setattr(SessionActor, "on_stop", stopping)
+
+
+async def test_c6_at_shutdown_a_turn_gets_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate()
+    # Before the stop has come to the session, the next turn may begin.
+    at_stop(monkeypatch, gate.open.set)
     async with running(tmp_path) as runtime:
         handle = await runtime.open_session(scan(gate.step), "s")
         await handle.send("wait")
         await gate.running.wait()
         await handle.send("later")
-        asyncio.get_running_loop().call_soon(gate.open.set)
     async with running(tmp_path) as runtime:
         info = await runtime.session_store.info("s")
+        assert (info.taken, info.pending, info.position) == (1, 1, 3)
+
+
+@pytest.mark.parametrize("where", ["info", "inbox"])
+async def test_c6_no_turn_begins_when_the_stop_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The stop comes while the session looks for its next message."""
+    gate, stopping = Gate(), asyncio.Event()
+    at_stop(monkeypatch, stopping.set)
+    looking: list[SessionHandle] = []
+    async with running(tmp_path) as runtime:
+        store = runtime.session_store
+        target, name = (store, "info") if where == "info" else (TurnLoop, "inbox")
+        look = getattr(target, name)
+
+        async def looks(*args: Any) -> Any:
+            found = await look(*args)
+            if looking and (where == "inbox" or found.pending):
+                looking.pop()._home.ref.stop(block=False)
+                await stopping.wait()
+            return found
+
+        handle = await runtime.open_session(scan(gate.step), "s")
+        await handle.request("first")
+        monkeypatch.setattr(target, name, looks)
+        ref: Any = handle._home.ref
+        looking.append(handle)
+        await handle.send("later")
+        await asyncio.wait_for(stopping.wait(), LIMIT)
+        await asyncio.wait_for(ref.ended(), LIMIT)
+        monkeypatch.undo()
+        assert gate.runs == 1
+        info = await store.info("s")
         assert (info.taken, info.pending, info.position) == (1, 1, 3)
 
 
