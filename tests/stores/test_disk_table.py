@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -784,35 +785,61 @@ def test_a_forked_child_is_refused(path: Path) -> None:
 
 
 def test_the_map_grows_beside_readers(path: Path) -> None:
-    """Growing loses no work and disturbs no reader."""
+    """Growing loses no work, waits for the readers that are inside, and disturbs none of them."""
     file = TableFile(str(path), "set", 0, durability="process", map_size=1 << 20)
-    stop = threading.Event()
+    grows, done = threading.Event(), threading.Event()
     errors: list[BaseException] = []
+    rounds = [0, 0]
 
-    def read() -> None:
+    def read(number: int) -> None:
         try:
-            while not stop.is_set():
+            while not done.is_set():
                 with file.reading() as txn:
-                    for key, value in txn.cursor(db=file.rows):
-                        assert value == bytes(key) * 2000
+                    rows = txn.cursor(db=file.rows).iternext()
+                    next(rows, None)
+                    if number == 0 and grows.is_set():
+                        grows.clear()
+                        inside.set()
+                        while not file._excluders:  # until the growth waits for this reader
+                            time.sleep(0)
+                        sizes.append(file._map_size)
+                    for key, value in rows:
+                        assert value == bytes(key) * 5000
+                rounds[number] += 1
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
+            inside.set()
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    with failpoint.active({"never": lambda: None}) as hits:
-        for number in range(400):
-            key = number.to_bytes(4, "big")
-            file.change(lambda txn, key=key: txn.put(key, key * 2000, db=file.rows))
-        grown = hits.get("table.grow.end", 0)
-    stop.set()
-    for reader in readers:
-        reader.join()
+    inside = threading.Event()
+    sizes: list[int] = []
+
+    def growing() -> None:
+        inside.clear()
+        grows.set()
+        assert inside.wait(20) and not errors
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+    # Readers that compute keep a writer waiting for the interpreter's lock, an interval at a time.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    try:
+        with failpoint.active({"table.grow.begin": growing}) as hits:
+            for reader in readers:
+                reader.start()
+            for number in range(200):
+                key = number.to_bytes(4, "big")
+                file.change(lambda txn, key=key: txn.put(key, key * 5000, db=file.rows))
+            grown = hits.get("table.grow.end", 0)
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        for reader in readers:
+            reader.join()
     assert not errors
-    assert grown >= 1
+    assert sizes == [(1 << 20) << n for n in range(grown)], "a map changes under no reader"
+    assert grown >= 2 and all(rounds)
     with file.reading() as txn:
-        assert txn.stat(file.rows)["entries"] == 400
+        assert txn.stat(file.rows)["entries"] == 200
     assert file.close()
 
 
