@@ -3,7 +3,9 @@
 Cutting is pure (`budget`); what is not pure stands here: the incremental summary. A summary covers
 a prefix of the conversation's log, up to its watermark. When the cut moves on, the summarizer gets
 the text so far and the turns since, each once; text and watermark are stored by compare-and-swap.
-A summarizer that fails costs its call nothing but the summary: the marker stands in for it.
+A summarizer that fails costs its call nothing but the summary: the marker stands in for it. What is
+stored, and so what the summarizer is given the next time, is cut to the policy's `summary_tokens`:
+however often a conversation is summarized, its summary stays within that (F25).
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, Final, NamedTuple, Protocol, overload
 
 from ..actors import telemetry
-from .budget import Fit, fit_context
+from .budget import ELLIPSIS, Fit, fit_context
 from .call_threads import CallThreads
 from .context_policy import ContextPolicy, Summarizer
 from .turn import CountTokens, Turn, TurnCost, system_turns
+
+_MOST_CHARACTERS: Final = 64
+"""More characters than this a token do not occur in texts that are worth keeping."""
 
 
 class Summary(NamedTuple):
@@ -149,6 +154,8 @@ async def _summarized(
             except Exception as error:  # noqa: BLE001 - F13
                 _failed(source, error)
                 break
+        if isinstance(new, str):
+            new = bounded_text(new, policy.reserve, TurnCost(count_tokens))
         if not isinstance(new, str) or not new.strip() or fit.with_summary(new) is fit:
             if chunk:
                 _failed(source, None)
@@ -178,6 +185,24 @@ def _chunk(
             return chunk, place
         chunk.append(turn)
     return chunk, stop
+
+
+def bounded_text(text: str, max_tokens: int, cost: TurnCost) -> str:
+    """A prefix of the text that costs at most `max_tokens`, with "…" if it was cut. F25.
+
+    A text many times too long is cut by characters first, so that it is never counted whole.
+    """
+    most = max_tokens * _MOST_CHARACTERS
+    if len(text) <= most and cost.text(text) <= max_tokens:
+        return text
+    low, high = 0, min(len(text), most) + 1  # the longest prefix known to fit, one that does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if cost.text(text[:middle] + ELLIPSIS) <= max_tokens:
+            low = middle
+        else:
+            high = middle
+    return text[:low] + ELLIPSIS
 
 
 async def _call(

@@ -317,6 +317,38 @@ async def test_f12_the_loser_of_a_race_takes_the_winners_text(summaries: Any) ->
     assert f"S{len(summarizer.passed)}" in str(fit.shown[0]["content"])
 
 
+@pytest.mark.parametrize("budget", [100, 140])
+async def test_f25_a_summary_stays_within_its_own_budget(budget: int, summaries: Any) -> None:
+    class Growing(Summarizer):
+        """Wraps the old summary into the new one, every time."""
+
+        async def __call__(self, previous: str | None, new: Sequence[Turn]) -> Any:
+            await super().__call__(previous, new)
+            return f"{previous or ''}{' '.join(str(turn['content']) for turn in new)} " * 2
+
+    summarizer = Growing()
+    for count in range(1, 120, 4):
+        fit = await cut(turns_of(count), summarizer, summaries, budget=budget)
+        assert fit.tokens <= budget
+    assert len(summarizer.previous) > 5
+    assert all(len(previous or "") <= 60 for previous in summarizer.previous)
+    _, stored = await summaries.summary("c", "test", 0)
+    assert len(stored) <= 60 and stored.endswith("…")
+    assert stored.startswith("t0")  # what was folded in first is not what is cut off
+
+
+async def test_f25_a_giant_summary_is_never_counted_whole(summaries: Any) -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text)
+
+    policy = ContextPolicy("summary", 100, Summarizer(text="x" * 1_000_000), 60)
+    await cut_context(turns_of(41), policy, count, source=Source("c", 0, 41), summaries=summaries)
+    assert max(counted) < 10_000
+
+
 @pytest.mark.parametrize("how", [{"text": ""}, {"text": "  "}, {"text": 5}, {"fails": 9}], ids=str)
 async def test_f13_a_failing_summarizer_costs_only_the_summary(
     how: dict[str, Any], summaries: Any
