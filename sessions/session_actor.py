@@ -56,7 +56,7 @@ class SessionActor(AsyncActor):
         self._turns: TurnLoop | None = None
         self._work: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def on_start(self) -> Any:  # type: ignore[override]  # pykka's is no coroutine
         """Claim the session, load its head, and begin to work."""
@@ -100,7 +100,7 @@ class SessionActor(AsyncActor):
 
     async def on_stop(self) -> None:  # type: ignore[override]  # pykka's is no coroutine
         """Let a running turn end, for 5 s; what it has not committed is as if it had not begun."""
-        self._stopping = True
+        self._stopping.set()
         work, turns = self._work, self._turns
         if work is None or turns is None:
             return
@@ -119,10 +119,10 @@ class SessionActor(AsyncActor):
 
     async def _run(self, turns: TurnLoop) -> None:
         home = self._home
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._woken.clear()
             info = await home.store.info(home.session_id)
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             over = turns.body.over
             ended = over is not None and over.done()
@@ -135,7 +135,7 @@ class SessionActor(AsyncActor):
                 return
             else:
                 message = (await turns.inbox(1))[0]
-                if self._stopping:
+                if self._stopping.is_set():
                     return  # a turn that has not begun waits for the next opening (C6)
                 await self._turn(turns, message)
                 if home.ended.done():
