@@ -45,6 +45,16 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def anonymous_bytes() -> int:
+    """Return what of `resident_bytes()` is not a page of a file, mapped or shared (Linux; else
+    all of it)."""
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return resident_bytes()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

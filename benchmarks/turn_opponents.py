@@ -13,16 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .adder import ANSWER, QUESTION, add
 from .benchmark import Stopwatch, missing_module
 from .disk import directory
-
-QUESTION = "What is the sum of one and two, and of which numbers is it the sum as well?"
-ANSWER = "The sum of one and two is three, which is also the sum of four and minus one."
-
-
-async def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
 
 
 def openai_agents_missing() -> str:
