@@ -203,6 +203,15 @@ class Client:
                 await asyncio.sleep(self._random.uniform(0.05, 0.2))
 
 
+def steps_of(samples: list[int], steps: int = 10) -> list[float]:
+    """Medians in MB of `steps` equal spans of the watched time, the earliest first."""
+    size = max(1, len(samples) // steps)
+    return [
+        round(statistics.median(samples[at : at + size]) / 1e6, 1)
+        for at in range(0, len(samples) - size + 1, size)
+    ]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 240)
 async def test_nothing_is_lost_or_doubled_while_a_server_under_load_is_restarted(
@@ -240,6 +249,7 @@ async def test_nothing_is_lost_or_doubled_while_a_server_under_load_is_restarted
         "longest drain s": round(max(front.drains), 2), "rss MB": round(rss[-1] / 1e6, 1),
         "rss growth MB": round(rss_growth / 1e6, 2), "disk MB": round(disk[-1] / 1e6, 1),
         "disk growth bytes a turn": round(disk_growth),
+        "rss MB over time": steps_of(rss), "disk MB over time": steps_of(disk),
     }  # fmt: skip
     logger.info("%s", figures)
     record_property("figures", json.dumps(figures))
