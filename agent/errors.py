@@ -6,7 +6,7 @@ the party at fault is neither the caller nor keepwell, but a model endpoint or a
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ..actors.errors import KeepwellError
 
@@ -41,18 +41,7 @@ ToolErrorType = Literal[
     "interrupted",
     "skipped",
 ]
-TOOL_ERROR_TYPES: Final[tuple[ToolErrorType, ...]] = (
-    "unknown_tool",
-    "invalid_arguments",
-    "semantic",
-    "transient",
-    "crashed",
-    "environment",
-    "denied",
-    "cancelled",
-    "interrupted",
-    "skipped",
-)
+TOOL_ERROR_TYPES: Final[tuple[ToolErrorType, ...]] = get_args(ToolErrorType)
 
 
 class ModelError(KeepwellError):

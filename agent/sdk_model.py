@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
+from ..actors.errors import InvalidValue
 from .endpoint_model import EndpointModel, require
 from .errors import ModelError
 from .model import ModelReply, ModelRequest, TextDelta
@@ -63,6 +64,16 @@ def _load(name: str) -> tuple[Any, Any]:
 class SdkModel(EndpointModel[Any]):
     """Base of OpenAIModel and AnthropicModel; the SDK is loaded at the first call, in a thread.
 
+    `base_url`: the endpoint; None takes the provider's environment variable or its own. `api_key`:
+    None takes the variable; it is never shown or logged. `timeout`: seconds for a whole call,
+    retries included; `idle_timeout`: seconds between two pieces of a stream. `retry`: our own; the
+    SDK's retries are off. `max_output_tokens`, `temperature`: sent if given. `options`: further
+    fields of the request as they are. `headers`: further HTTP headers.
+
+    Raises InvalidValue, naming the field, and ModelError "not_installed" without the extra. Calls
+    raise ModelError, whatever the endpoint does: statuses, broken or endless streams, bytes that
+    are no JSON. A reply is whole or it is an error.
+
     `sdk` is the module and the extra, `client_class` its asynchronous client, `variables` the
     environment variables of the base URL and the key.
     """
@@ -75,20 +86,39 @@ class SdkModel(EndpointModel[Any]):
         self,
         name: str,
         *,
-        base_url: str | None,
-        api_key: str | None,
-        timeout: float,
-        idle_timeout: float,
-        retry: RetryPolicy | None,
-        options: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        idle_timeout: float = 60.0,
+        retry: RetryPolicy | None = None,
+        max_output_tokens: int | None = None,
+        temperature: float | None = None,
+        options: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         require(self.sdk, self.sdk)
         super().__init__(
             name, timeout=timeout, idle_timeout=idle_timeout, retry=retry or RetryPolicy()
         )
+        limit: object = max_output_tokens
+        if limit is not None and (
+            not isinstance(limit, int) or isinstance(limit, bool) or limit < 1
+        ):
+            raise InvalidValue(f"max_output_tokens={limit!r}: pass an int of at least 1, or None")
+        warmth: object = temperature
+        if warmth is not None and (
+            not isinstance(warmth, int | float) or isinstance(warmth, bool) or not warmth >= 0
+        ):
+            raise InvalidValue(f"temperature={warmth!r}: pass a number of at least 0, or None")
+        for what, text in (("base_url", base_url), ("api_key", api_key)):
+            given: object = text
+            if given is not None and not isinstance(given, str):
+                # The value is not shown: it may be a key in some wrapper.
+                raise InvalidValue(f"{what} must be a str or None, got a {type(given).__name__}")
         self._base_url = base_url
         self._api_key = api_key
+        self._max_output_tokens = max_output_tokens
+        self._temperature = temperature
         self._options = dict(options or {})
         self._headers = dict(headers or {})
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from keepwell.actors import ActorSystem, Future
+from keepwell.agent import sdk_model
 from keepwell.agent.agent import Agent
 from keepwell.agent.agent_actor import AgentActor
 from keepwell.agent.spec import AgentSpec
@@ -223,3 +224,10 @@ async def bench() -> AsyncIterator[Bench]:
     finally:
         await asyncio.to_thread(system.close)
         del with_system
+
+
+@pytest.fixture(scope="session")
+def sdks() -> None:
+    """The SDKs are loaded: their import, seconds long, is no part of a test's short deadline."""
+    for name in ("openai", "anthropic"):
+        sdk_model._load(name)

@@ -13,6 +13,8 @@ from keepwell.agent.retry import RetryPolicy
 from keepwell.stores.message import Message
 from keepwell.testing.raw_server import Disconnect, Pause, event_stream, http, raw_server
 
+pytestmark = pytest.mark.usefixtures("sdks")
+
 FAST = RetryPolicy(retries=2, base=0.0)
 ASK = ModelRequest((Message("user", "What is 2 + 2?"),))
 

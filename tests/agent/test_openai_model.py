@@ -13,6 +13,7 @@ from contextlib import aclosing
 import pytest
 
 from keepwell.actors.errors import InvalidValue
+from keepwell.agent.anthropic_model import AnthropicModel
 from keepwell.agent.errors import ModelError
 from keepwell.agent.model import ChatModel, ModelReply, ModelRequest, TextDelta
 from keepwell.agent.openai_model import OpenAIModel
@@ -20,6 +21,8 @@ from keepwell.agent.retry import NO_RETRY, RetryPolicy
 from keepwell.agent.tool import tool
 from keepwell.stores.message import Message
 from keepwell.testing.raw_server import Disconnect, Pause, event_stream, http, raw_server
+
+pytestmark = pytest.mark.usefixtures("sdks")
 
 FAST = RetryPolicy(retries=2, base=0.0)
 ASK = ModelRequest((Message("user", "What is 2 + 2?"),))
@@ -489,14 +492,26 @@ async def test_keys_are_never_shown(monkeypatch):
     assert caught.value.code == "unauthorized"
 
 
+@pytest.mark.parametrize("adapter", [OpenAIModel, AnthropicModel])
 @pytest.mark.parametrize(
-    "bad", [{"timeout": 0}, {"timeout": True}, {"idle_timeout": -1}, {"timeout": "5"}]
-)
-def test_bad_options_are_refused(bad):
+    "bad",
+    [
+        {"timeout": 0}, {"timeout": True}, {"idle_timeout": -1}, {"timeout": "5"},
+        {"max_output_tokens": 0}, {"max_output_tokens": 9.5}, {"temperature": -1},
+        {"temperature": "warm"}, {"base_url": 80},
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(bad, adapter):
+    with pytest.raises(InvalidValue, match=next(iter(bad))):
+        adapter("m", **bad)
     with pytest.raises(InvalidValue):
-        OpenAIModel("m", **bad)
-    with pytest.raises(InvalidValue):
-        OpenAIModel("")
+        adapter("")
+
+
+def test_a_key_that_is_none_is_refused_unshown():
+    with pytest.raises(InvalidValue, match="api_key must be a str") as caught:
+        OpenAIModel("m", api_key=[b"s3cret"])
+    assert "s3cret" not in str(caught.value)
 
 
 def test_without_the_sdk_the_extra_is_named(monkeypatch):
