@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from .actors.context import entered_system
 from .actors.errors import InvalidValue
-from .runtime import Runtime, running_runtimes
+from .runtime import Runtime
+from .runtime_tree import running_runtimes
 
 if TYPE_CHECKING:
     from .stores import StoreHandle

@@ -11,21 +11,17 @@ root (one_for_one)
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import threading
 import uuid
-from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from contextvars import Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .actors import ActorSystem, Future, telemetry
 from .actors.clock import limit_of
 from .actors.context import entered_system
-from .actors.errors import ActorDied, InvalidValue, StartFailed
+from .actors.errors import ActorDied, InvalidValue
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
 from .agent.delegation import Place
@@ -38,6 +34,7 @@ from .memories import Memories
 from .memory.call_threads import call_threads
 from .memory.provider_handle import NoMemory, ProviderHandle
 from .memory.provider_supervisor import ProviderSupervisor
+from .runtime_tree import RuntimeTree, running_runtimes
 from .sessions.flow_services import FlowServices, default_services
 from .sessions.open_sessions import MAX_ERRORS, OpenSessions
 from .sessions.session_actor import SessionSupervisor
@@ -64,13 +61,9 @@ DEFAULT_STORE: Final = "keepwell.default_store"
 """The name of the default store (DF-1)."""
 STORE_RESTARTS: Final = 5
 STORE_SECONDS: Final = 10
-CLOSE_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 25.0
 
 logger = logging.getLogger("keepwell")
-
-running_runtimes: dict[ActorSystem, Runtime] = {}
-"""The runtimes that have been entered and have not ended, by their systems."""
 
 
 class Runtime:
@@ -107,11 +100,10 @@ class Runtime:
             self._default = MemoryStore(counter=counter)
         self.name = name
         self.data_dir = None if data_dir is None else os.fsdecode(data_dir)
-        self._clock = clock
-        self._scheduler = scheduler
-        self._system: ActorSystem | None = None
-        self._token: Token[Any] | None = None
-        self._supervisor: Any = None
+        self._tree = RuntimeTree(
+            self, clock=clock, scheduler=scheduler, children=self._children,
+            branches=self._start_branches, on_end=self._tree_ended,
+        )  # fmt: skip
         self._agents: Any = None
         self._providers: Any = None
         self._sessions: OpenSessions | None = None
@@ -120,10 +112,9 @@ class Runtime:
         self._fleets: list[Fleet] = []
         self._ports: set[Port] = set()
         """The ports of the stores that this runtime has started."""
-        self._closing = False
         self._draining: Draining | None = None
         self._threads = call_threads()
-        self.ended: Future[Any] = Future()
+        self.ended: Future[Any] = self._tree.ended
         """Done when the tree has ended, with the reason: "shutdown", or why it gave up (F67)."""
 
     def __repr__(self) -> str:
@@ -133,99 +124,40 @@ class Runtime:
     # -- entering and leaving --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if _get_running_loop() is not None:
-            raise InvalidValue("`with Runtime()` blocks, and this thread runs an event loop: use "
-                               "`async with Runtime()`")  # fmt: skip
-        self._prepare()
-        try:
-            self._started(self._root().start(*self._root_args()))
-            self.system.run(self._start_branches()).get()
-        except BaseException as problem:
-            self.__exit__()
-            raise self._not_entered(problem) from problem.__cause__
+        self._tree.enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
-        self.close()
+        self._tree.leave()
 
     async def __aenter__(self) -> Self:
-        self._prepare()
-        self.system.adopt_loop(asyncio.get_running_loop())
-        try:
-            self._started(await self._root().spawn(*self._root_args()))
-            await self._start_branches()
-        except BaseException as problem:
-            await self.__aexit__()
-            raise self._not_entered(problem) from problem.__cause__
+        await self._tree.aenter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._leave()
-        await self.aclose()
+        await self._tree.aleave()
 
     def close(self) -> None:
         """Stop the tree and wait for it, in a thread. Does nothing the second time."""
-        self._closing = True
-        supervisor, system = self._supervisor, self._system
-        if system is None or system.closed:
-            return
-        if supervisor is not None and supervisor.is_alive():
-            supervisor.stop(block=False, reason="shutdown").get(timeout=CLOSE_SECONDS)
-        self._close_system("shutdown")
+        self._tree.close()
 
     async def aclose(self) -> None:
         """Stop the tree and wait for it, in the event loop."""
-        self._closing = True
-        supervisor, system = self._supervisor, self._system
-        if system is None or system.closed:
-            return
-        if supervisor is not None and supervisor.is_alive():
-            await supervisor.stop(block=False, reason="shutdown")
-        await asyncio.to_thread(self._close_system, "shutdown")
+        await self._tree.aclose()
 
-    def _prepare(self) -> None:
-        if self._system is not None:
-            raise InvalidValue(f"{self!r} was entered before: make a new Runtime")
-        self._system = ActorSystem(name=self.name, clock=self._clock, scheduler=self._scheduler)
-        running_runtimes[self._system] = self
-        self._token = entered_system.set(self._system)
-
-    def _not_entered(self, problem: BaseException) -> BaseException:
-        """The error of entering: says what was wrong, not which supervisors it came through."""
-        if not isinstance(problem, StartFailed):
-            return problem
-        cause = problem.__cause__ or problem
-        return StartFailed(f"{self!r} did not start: {cause}", reason=problem.reason)
-
-    def _leave(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            try:
-                entered_system.reset(token)
-            except ValueError:
-                pass  # left in another context than it was entered in: nothing is to be reset there
-
-    def _root(self) -> Any:
-        return Supervisor.options(name=f"{self.name}.supervisor", system=self.system)
-
-    def _root_args(self) -> tuple[Any, ...]:
-        return ([self._store_child(DEFAULT_STORE, self._default)],)
-
-    def _started(self, supervisor: Any) -> None:
-        self._supervisor = supervisor
-        supervisor.on_exit(self._tree_ended)
+    def _children(self) -> list[ChildSpec]:
+        return [self._store_child(DEFAULT_STORE, self._default)]
 
     async def _start_branches(self) -> None:
-        self._providers = await self._supervisor.start_child(
+        self._providers = await self.supervisor.start_child(
             ChildSpec("providers", ProviderSupervisor, type="supervisor")
         )
-        self._agents = await self._supervisor.start_child(
+        self._agents = await self.supervisor.start_child(
             ChildSpec("agents", AgentSupervisor, type="supervisor")
         )
         kept = session_store_of(self)
         self._sessions = OpenSessions(kept, self.system, partial(make_body_of, self, kept))
-        await self._supervisor.start_child(
+        await self.supervisor.start_child(
             ChildSpec("sessions", partial(SessionSupervisor, self._sessions), type="supervisor")
         )
         if self.data_dir is not None:
@@ -239,29 +171,13 @@ class Runtime:
         self._memories.close(reason)
         if self._sessions is not None:
             self._sessions.close(reason)
-        if not self._closing:
-            # The root gave up: nobody restarts anything, and the process must be able to end.
-            logger.critical("%r ended: %r", self, reason)
-            telemetry.emit("keepwell.runtime.ended", runtime=self, reason=reason)
-            threading.Thread(
-                target=self._close_system, args=(reason,), name="keepwell-close", daemon=True
-            ).start()
-
-    def _close_system(self, reason: Any) -> None:
-        system = self.system
-        for queue in list(self._queues):
-            queue.close(reason)
-        system.close()
-        running_runtimes.pop(system, None)
-        self.ended.complete(reason)
 
     # -- health ----------------------------------------------------------------------------------
 
     def health(self) -> Health:
         """Whether the runtime is alive and ready for new turns, as it looks now; never waits."""
-        supervisor = self._supervisor
         return health(
-            tree_stands=supervisor is not None and supervisor.is_alive() and not self._closing,
+            tree_stands=self._tree.stands,
             store_open=self._default.port.engine is not None,
             draining=self._draining is not None,
         )
@@ -286,16 +202,12 @@ class Runtime:
     @property
     def system(self) -> ActorSystem:
         """The actor system. Raises InvalidValue before the runtime is entered."""
-        if self._system is None:
-            raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
-        return self._system
+        return self._tree.system
 
     @property
     def supervisor(self) -> Any:
-        """The ref of the root supervisor."""
-        if self._supervisor is None:
-            raise InvalidValue(f"{self!r} is not running: enter it with `async with` or `with`")
-        return self._supervisor
+        """The ref of the root supervisor. Raises InvalidValue before the runtime is entered."""
+        return self._tree.supervisor
 
     @property
     def providers(self) -> Any:
@@ -386,7 +298,7 @@ class Runtime:
         Not while the runtime ends: what they wrote then tells the next process that it interrupted
         them (SA-3).
         """
-        if self._closing:
+        if self._tree.closing:
             return Future.of(None)
         return self._run(self._end_child, spec, conversation_id)
 
@@ -512,7 +424,7 @@ class Runtime:
 
     def _run(self, start: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
         """Run a coroutine function on the system's loop, unless the tree has ended."""
-        if self.system.closed or not self.supervisor.is_alive():
+        if self._tree.has_ended:
             return Future.failed(ActorDied(f"{self!r} has ended", reason="noproc"))
         return self.system.run(start(*args))
 
