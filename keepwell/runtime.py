@@ -62,6 +62,7 @@ DEFAULT_STORE: Final = "keepwell.default_store"
 STORE_RESTARTS: Final = 5
 STORE_SECONDS: Final = 10
 DRAIN_SECONDS: Final = 25.0
+"""How long running turns may take after SIGTERM; service managers kill after 30 s or more."""
 
 logger = logging.getLogger("keepwell")
 

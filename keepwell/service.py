@@ -13,13 +13,10 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
-from .runtime import Runtime
+from .runtime import DRAIN_SECONDS, Runtime
 from .server_sent_events import event_frames
-
-DRAIN_SECONDS: Final = 25.0
-"""How long running turns may take after SIGTERM; service managers kill after 30 s or more."""
 
 logger = logging.getLogger("keepwell.service")
 
@@ -95,16 +92,14 @@ async def serving(
     for number in signals:
         loop.add_signal_handler(number, service.stop, number)
         installed.append(number)
-    watchdog = asyncio.ensure_future(_watchdog(runtime))
     try:
-        notify("READY=1")
-        yield service
-        notify("STOPPING=1")
-        if not await service.drain():
-            logger.warning("turns were still running when the service ended; they are in the log "
-                           "and will be resumed")  # fmt: skip
+        async with _watched(runtime):
+            notify("READY=1")
+            yield service
+            notify("STOPPING=1")
+            if not await service.drain():
+                _report_unfinished()
     finally:
-        watchdog.cancel()
         for number in installed:
             loop.remove_signal_handler(number)
 
@@ -115,20 +110,24 @@ def lifespan(
     """Return an ASGI lifespan (for Starlette, FastAPI, …) that runs one runtime in the server.
 
     The runtime is `app.state.runtime`. At shutdown the server has stopped taking requests; running
-    turns get `drain_timeout` seconds, then the runtime is closed. One process per data directory:
-    run the server with one worker, or give each worker a directory and route by conversation.
+    turns get `drain_timeout` seconds, then the runtime is closed. systemd is told as by `serving`:
+    `READY=1`, `STOPPING=1`, and `WATCHDOG=1` while the runtime is alive. One process per data
+    directory: run the server with one worker, or give each worker a directory and route by
+    conversation.
     """
 
     @asynccontextmanager
     async def run(app: Any) -> AsyncIterator[None]:
         async with make_runtime() as runtime:
             app.state.runtime = runtime
-            notify("READY=1")
-            try:
-                yield
-            finally:
-                notify("STOPPING=1")
-                await runtime.drain(drain_timeout)
+            async with _watched(runtime):
+                notify("READY=1")
+                try:
+                    yield
+                finally:
+                    notify("STOPPING=1")
+                    if not await runtime.drain(drain_timeout):
+                        _report_unfinished()
 
     return run
 
@@ -150,6 +149,22 @@ def notify(state: str) -> bool:
             logger.warning("the service manager does not hear %s: %s", state, problem)
             return False
     return True
+
+
+def _report_unfinished() -> None:
+    logger.warning(
+        "turns were still running when the service ended; they are in the log and will be resumed"
+    )
+
+
+@asynccontextmanager
+async def _watched(runtime: Runtime) -> AsyncIterator[None]:
+    """Keep the service manager's watchdog quiet for the time of the block, draining included."""
+    watchdog = asyncio.ensure_future(_watchdog(runtime))
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 async def _watchdog(runtime: Runtime) -> None:

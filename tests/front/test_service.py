@@ -146,6 +146,47 @@ async def test_the_service_manager_is_told(
     assert service_manager.recv(64) == b"STOPPING=1"
 
 
+async def test_a_lifespan_tells_it_too_until_the_tree_has_ended(
+    service_manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    app = SimpleNamespace(state=SimpleNamespace())
+    async with service.lifespan(Runtime, drain_timeout=5)(app):
+        assert service_manager.recv(64) == b"READY=1"
+        for _ in range(3):
+            assert await asyncio.to_thread(service_manager.recv, 64) == b"WATCHDOG=1"
+        runtime = app.state.runtime
+        runtime.supervisor.kill()
+        await runtime.ended
+        looks = iter(range(3))
+        looked = asyncio.Event()
+        judge = runtime.health
+
+        def count() -> Health:
+            if next(looks, None) is None:
+                looked.set()
+            return judge()
+
+        monkeypatch.setattr(runtime, "health", count)
+        heard = _waiting(service_manager)
+        await looked.wait()
+        assert not _waiting(service_manager), "a dead tree must not be called alive"
+        assert set(heard) <= {b"WATCHDOG=1"}
+    assert _waiting(service_manager) == [b"STOPPING=1"]
+
+
+def _waiting(channel: socket.socket) -> list[bytes]:
+    """The datagrams that have come."""
+    came = []
+    channel.setblocking(False)
+    while True:
+        try:
+            came.append(channel.recv(64))
+        except BlockingIOError:
+            return came
+
+
 def test_nobody_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert service.notify("READY=1") is False
