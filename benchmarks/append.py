@@ -7,7 +7,10 @@ everywhere). All on the disk that the table names.
 - `raw`: LMDB alone. One thread puts the same records' rows, encoded beforehand and sorted, as many
   a transaction as keepwell had in its mean commit just before, flushed as safely.
 - `transaction per append`: LMDB, one such row a transaction.
-- `sqlite`: WAL, synchronous FULL, one transaction an append, one writer thread for all tasks.
+- `sqlite`: WAL, synchronous FULL, one transaction an append, one writer thread for all tasks; and
+  NORMAL, which is weaker: a power cut may undo what was acknowledged.
+- `redis`: a list a conversation on a private server that flushes before it answers.
+- `openai-agents session`: its `SQLiteSession`; `dets`: Erlang's disk table, synced each time.
 - `at 100,000`: one conversation that has none, or 100,000 records before.
 - `acknowledge`: the way of a request to the store's thread and back, without the table.
 
@@ -17,9 +20,7 @@ What it does not say: what a model call or counting tokens adds.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,11 @@ from keepwell.stores.memory_store import MemoryStore
 from keepwell.stores.request import Append, Request
 from keepwell.stores.row import HEADER, ROW_KEY
 
+from .append_opponents import TEXT, opponents
 from .benchmark import Contender, Question, Ratio, Results, Scale, Stopwatch, faster, growth
 from .disk import SLOW_ENOUGH, commit_seconds, described, directory
 
 Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
-
-_TEXT = ("What is the weather like in Lisbon today, and what will it be like tomorrow? " * 8)[:600]
 
 # The mean size of keepwell's commits in the last round, by conversations: what `raw` uses.
 _mean_batch: dict[int, float] = {}
@@ -54,13 +54,17 @@ def questions(scale: Scale) -> Sequence[Question]:
         appends = tasks * (each if tasks == 64 else max(8, each // 5))
         others = [] if tasks == 512 else [
             Contender("transaction per append", _single, scale.pick(400, 100), opponent=True),
-            Contender("sqlite", _sqlite(tasks), scale.pick(640, 128), opponent=True,
-                      note="WAL, synchronous FULL")]
+            *opponents(tasks, scale.pick(640, 64))]
         ratios = [faster(f"append_{tasks}_vs_raw_lmdb", "keepwell", "raw", floor=0.6)]
         if tasks == 64:
             ratios += [faster("append_64_vs_txn_per_append", "keepwell", "transaction per append",
                               floor=5),
                        faster("append_64_vs_sqlite_full", "keepwell", "sqlite", floor=6),
+                       faster("append_64_vs_sqlite_normal", "keepwell", "sqlite normal"),
+                       faster("append_64_vs_redis_always", "keepwell", "redis"),
+                       faster("append_64_vs_openai_agents_session", "keepwell",
+                              "openai-agents session"),
+                       faster("append_64_vs_dets", "keepwell", "dets"),
                        _cpu_over_raw("append_cpu_over_raw_us", ceiling=35)]
         found.append(Question(
             f"append_{tasks}", f"How many durable appends a second, {tasks} conversations?",
@@ -111,7 +115,7 @@ async def _started(path: Path) -> DiskStore:
 def _keepwell(tasks: int) -> Run:
     async def converse(store: DiskStore, name: str, first: int, each: int) -> None:
         for number in range(first, first + each):
-            await store.add(name, [{"role": "user", "content": _TEXT}],
+            await store.add(name, [{"role": "user", "content": TEXT}],
                             append_id=f"turn-{number}/0")
 
     async def run(watch: Stopwatch, operations: int, path: Path) -> dict[str, float]:
@@ -139,7 +143,7 @@ def _keepwell(tasks: int) -> Run:
 
 def _rows(operations: int, tasks: int) -> list[tuple[bytes, bytes]]:
     """The rows of the records that keepwell stores, in the order in which they come."""
-    body = encode_body(Message("user", _TEXT), None, None)
+    body = encode_body(Message("user", TEXT), None, None)
     return [(ROW_KEY.pack(number % tasks + 1, 0, number // tasks + 1),
              HEADER.pack(0, 1, 1, 0, 1, 0, 0) + body) for number in range(operations)]
 
@@ -171,50 +175,16 @@ def _single(watch: Stopwatch, operations: int) -> None:
                     txn.put(key, value)
 
 
-def _sqlite(tasks: int) -> Run:
-    def contend(watch: Stopwatch, operations: int) -> None:
-        with directory() as path, ThreadPoolExecutor(1) as thread:
-            base = thread.submit(_sqlite_open, path / "log.sqlite").result()
-
-            def write(conversation: int, text: str) -> None:
-                with base:
-                    base.execute("INSERT INTO log VALUES (?, (SELECT coalesce(max(seq), 0) + 1 "
-                                 "FROM log WHERE conversation = ?), ?)",
-                                 (conversation, conversation, text))
-
-            async def converse(conversation: int) -> None:
-                loop = asyncio.get_running_loop()
-                for _ in range(max(1, operations // tasks)):
-                    await loop.run_in_executor(thread, write, conversation, _TEXT)
-
-            async def run() -> None:
-                with watch:
-                    await asyncio.gather(*(converse(number) for number in range(tasks)))
-
-            asyncio.run(run())
-            thread.submit(base.close).result()
-
-    return contend
-
-
-def _sqlite_open(path: Path) -> sqlite3.Connection:
-    base = sqlite3.connect(path)
-    base.execute("PRAGMA journal_mode=WAL")
-    base.execute("PRAGMA synchronous=FULL")
-    base.execute("CREATE TABLE log (conversation, seq, text, PRIMARY KEY (conversation, seq))")
-    return base
-
-
 def _long(length: int) -> Run:
     async def run(watch: Stopwatch, operations: int, path: Path) -> None:
         store = await _started(path)
         try:
             for start in range(0, length, 1000):
                 size = min(1000, length - start)
-                await store.add("c", [{"role": "user", "content": _TEXT}] * size)
+                await store.add("c", [{"role": "user", "content": TEXT}] * size)
             with watch:
                 for number in range(operations):
-                    await store.add("c", [{"role": "user", "content": _TEXT}],
+                    await store.add("c", [{"role": "user", "content": TEXT}],
                                     append_id=f"turn-{number}/0")
         finally:
             await store.stop()

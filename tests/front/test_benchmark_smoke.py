@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from keepwell.benchmarks import catalog
-from keepwell.benchmarks.benchmark import Contender, Question, Scale
+from keepwell.benchmarks import append_opponents, catalog
+from keepwell.benchmarks.benchmark import Contender, Question, Scale, Stopwatch
 from keepwell.benchmarks.measure import measure
 from keepwell.benchmarks.report import Report
 
 pytestmark = [pytest.mark.bench, pytest.mark.usefixtures("without_collection")]
 
-# Other processes, whose start takes longer than what a smoke test asks of them.
-ELSEWHERE = {"erlang", "redis"}
+# Other processes, and an import, that take longer than what a smoke test asks of them.
+ELSEWHERE = {"erlang", "dets", "redis", "openai-agents session"}
 
 
 def small(question: Question) -> Question:
@@ -47,3 +48,23 @@ def test_benchmark_runs(name: str) -> None:
     assert all(value >= 0 for value in report.ratios().values())
     installed = {n for _, results in answers for n, r in results.items() if not r.missing}
     assert installed, "nobody ran"
+
+
+@pytest.mark.parametrize("name", [
+    "redis", "dets", pytest.param("openai-agents session", marks=pytest.mark.soak)])
+def test_an_opponent_appends(name: str) -> None:
+    found = {each.name: each for each in append_opponents.opponents(4, 8)}[name]
+    if found.missing:
+        pytest.skip(found.missing)
+    watch = Stopwatch()
+    found.run(watch, 8)
+    assert watch.wall > 0 and watch.cpu > 0
+
+
+async def test_the_private_redis_flushes_before_it_answers(tmp_path: Path) -> None:
+    if reason := append_opponents.redis_missing():
+        pytest.skip(reason)
+    async with append_opponents.redis_server(tmp_path) as client:
+        settings = await client.config_get("append*")
+        assert settings["appendonly"] == "yes" and settings["appendfsync"] == "always"
+        assert await client.config_get("port") == {"port": "0"}
