@@ -11,7 +11,7 @@ from .journal import agent_of, newest_turn
 from .turn import fold
 
 if TYPE_CHECKING:
-    from ..stores.contract import ConversationStore
+    from ..stores.store_handle import StoreHandle
 
 PAGE: Final = 200
 
@@ -26,25 +26,25 @@ class OpenTurn:
     paused: bool
 
 
-async def find_open_turns(store: ConversationStore) -> tuple[OpenTurn, ...]:
+async def find_open_turns(store: StoreHandle) -> tuple[OpenTurn, ...]:
     """All of them, in the order of `conversations`.
 
-    Of a conversation whose newest record ends its turn, as nearly all do, that record is all that
-    is read. The event loop goes on between two pages.
+    Found by the store's index: conversations without an open turn are not looked at, however many
+    there are. The event loop goes on between two pages.
     """
     found: list[OpenTurn] = []
     after: str | None = None
-    while page := await store.conversations(after=after, limit=PAGE):
-        for info in page:
-            turn = await _open_turn(store, info.conversation_id)
+    while page := await store.open_turns(after=after, limit=PAGE):
+        for conversation_id in page:
+            turn = await _open_turn(store, conversation_id)
             if turn is not None:
                 found.append(turn)
-        after = page[-1].conversation_id
+        after = page[-1]
         await asyncio.sleep(0)
     return tuple(found)
 
 
-async def _open_turn(store: ConversationStore, conversation_id: str) -> OpenTurn | None:
+async def _open_turn(store: StoreHandle, conversation_id: str) -> OpenTurn | None:
     try:
         log = await store.read(conversation_id, marks=True)
         newest = log[-1] if len(log) else None

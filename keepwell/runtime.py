@@ -345,7 +345,7 @@ class Runtime:
     def open_turns(self) -> Future[tuple[OpenTurn, ...]]:
         """The unfinished turns in the default store; spawning their agent resumes them (FL-3).
 
-        Looks at the last record of each conversation.
+        Found by an index: costs what the turns found cost, however many conversations there are.
         """
         return self._run(find_open_turns, self.store)
 

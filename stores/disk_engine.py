@@ -13,7 +13,8 @@ format, a second recovery and stalls when it is emptied).
 Tables: `meta` (format, numbers, names), `log` (batch number -> batch), `rows` (records),
 `heads` (id -> head, of conversations that have records), `cleared` (id -> tombstone with the epoch,
 of those that have none), `ids` (append ids), `systems` (seqs of system messages), `sweeps` (what
-is to be deleted, and when), `sessions` (sessions and blobs, see `session_rows`).
+is to be deleted, and when), `sessions` (sessions and blobs, see `session_rows`), `turns` (key -> id
+of the conversations with an open turn, see `open_turns`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
 from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore
 from .ledger import Cleared, Plan, Written
+from .open_turns import index_open_turns, open_ids
 from .pending import Pending, pack_batch, unpack_batch
 from .record import ConversationInfo, Record
 from .request import Clear, Request
@@ -51,10 +53,10 @@ from .session_request import LmdbRows, Operation
 from .session_rows import Rows
 from .sweep import sweep
 
-FORMAT = 1
+FORMAT = 2
 """Format of the directory. Written once, checked at every open (DS-6)."""
 
-MIGRATIONS: dict[int, Callable[[Transaction, Tables], None]] = {}
+MIGRATIONS: dict[int, Callable[[Transaction, Tables], None]] = {1: index_open_turns}
 """How a store of format n becomes one of format n + 1, by n.
 
 All steps that an older store needs run in one transaction when its owner opens it: a crash leaves
@@ -302,7 +304,8 @@ class DiskEngine(Engine):
         if (len(pending.places) >= MOVE_BATCHES or pending.bytes + size > MOVE_BYTES
                 or pending.records > MOVE_RECORDS):
             failpoint("store.move.begin")
-            move(txn, self.tables, [*pending.entries, *entries], plan.stages, self._codes)
+            move(txn, self.tables, [*pending.entries, *entries], plan.stages, self._codes,
+                 pending.turns_after(entries))
             self._unlog(txn)
             failpoint("store.move.end")
             return True
@@ -364,7 +367,8 @@ class DiskEngine(Engine):
         """Move all waiting batches now."""
         if self.pending.entries and not self.environment.readonly:
             def work(txn: Transaction) -> bool:
-                move(txn, self.tables, self.pending.entries, {}, self._codes)
+                waiting = self.pending
+                move(txn, self.tables, waiting.entries, {}, self._codes, waiting.turns)
                 self._unlog(txn)
                 return True
 
@@ -492,3 +496,6 @@ class DiskEngine(Engine):
                     stored[key] = info_of_head(head_of(value, self.path))
         merged = {**stored, **{key: info for key, info in fresh.items() if info.exists}}
         return [merged[key] for key in sorted(merged)[:limit]]
+
+    def _open_turns(self, after: bytes | None, limit: int) -> list[str]:
+        return open_ids(self, after, limit)

@@ -26,14 +26,17 @@ class Tables(NamedTuple):
     systems: Any
     sweeps: Any
     sessions: Any
+    turns: Any
 
 
 def move(txn: Transaction, tables: Tables, entries: Sequence[Written | Cleared],
-         stages: Mapping[bytes, Stage], codes: Mapping[str, int]) -> None:
+         stages: Mapping[bytes, Stage], codes: Mapping[str, int],
+         turns: Mapping[bytes, bool]) -> None:
     """Write entries to the conversations' own rows, each table in the order of its keys.
 
     `stages` has the state that the commit under way leaves; a conversation that is not in it is as
-    it is in memory. `codes` are those of the token counters.
+    it is in memory. `codes` are those of the token counters, `turns` what the entries say of the
+    newest turns (`open_turns`).
     """
     rows: Items = []
     ids: Items = []
@@ -60,6 +63,11 @@ def move(txn: Transaction, tables: Tables, entries: Sequence[Written | Cleared],
         else:
             txn.put(key, value, db=tables.cleared)
             txn.delete(key, db=tables.heads)
+    for key in sorted(turns):
+        if turns[key]:
+            txn.put(key, touched[key].conversation_id.encode(), db=tables.turns)
+        else:
+            txn.delete(key, db=tables.turns)
 
 
 def _pack(entry: Written, code: int, rows: Items, ids: Items, systems: Items) -> None:

@@ -119,6 +119,10 @@ class Engine(ABC):
     def _page(self, prefix: bytes, after: bytes | None, limit: int) -> list[ConversationInfo]:
         """The next `limit` listed conversations in key order."""
 
+    @abstractmethod
+    def _open_turns(self, after: bytes | None, limit: int) -> list[str]:
+        """Ids of the next `limit` conversations with an open turn, in key order."""
+
     # -- the owner's side --------------------------------------------------------------------
 
     def _find(self, request: Request) -> Conversation:
@@ -268,6 +272,13 @@ class Engine(ABC):
         if len(prefix) > 50:  # only the first 200 bytes are in the keys
             page = [info for info in page if info.conversation_id.startswith(prefix)]
         return tuple(page)
+
+    def open_turns(self, after: str | None = None, limit: int = 100) -> tuple[str, ...]:
+        """Ids of the next `limit` conversations whose newest turn has not ended, by an index."""
+        if type(limit) is not int or not 1 <= limit <= 1000:
+            raise InvalidValue(f"limit must be an int from 1 to 1000, not {shown(limit)}")
+        start = None if after is None else conversation_key(after)
+        return tuple(self._open_turns(start, limit))
 
     def system_records(self, conversation_id: str, epoch: int, cursor: int) -> tuple[Record, ...]:
         """The records of system messages up to `cursor`, in order, by an index."""

@@ -13,6 +13,7 @@ from .conversation_id import is_temporary
 from .engine import ID_LIFE, Engine
 from .errors import StoreUnavailable
 from .ledger import Cleared, Plan, Written
+from .open_turns import note_turn
 from .record import ConversationInfo, Record
 from .request import Request
 from .row import NUMBER_KEY, IdEntry
@@ -30,6 +31,7 @@ class MemoryEngine(Engine):
         self._numbers = 0
         self._ids: dict[int, dict[bytes, IdEntry]] = {}
         self._listed: list[bytes] = []
+        self._turns: dict[bytes, bool] = {}
         # Clears whose append ids may go once they are old enough: (time, conversation, epoch).
         self._sweeps: list[tuple[float, Conversation, int]] = []
 
@@ -51,6 +53,9 @@ class MemoryEngine(Engine):
 
     def _index(self, entry: Written | Cleared) -> None:
         conversation = entry.conversation
+        note_turn(entry, self._turns)
+        if self._turns.get(conversation.key) is False:
+            del self._turns[conversation.key]
         if type(entry) is Written:
             if entry.id_key is not None:
                 self._ids.setdefault(conversation.number, {})[entry.id_key] = IdEntry(
@@ -128,3 +133,8 @@ class MemoryEngine(Engine):
                     break
                 page.append(self._known[key].info())
             return page
+
+    def _open_turns(self, after: bytes | None, limit: int) -> list[str]:
+        with self._lock:
+            keys = sorted(key for key in self._turns if after is None or key > after)
+            return [self._known[key].conversation_id for key in keys[:limit]]

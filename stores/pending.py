@@ -9,6 +9,7 @@ from .codec import decode, decode_body, encode
 from .conversation import Conversation
 from .conversation_id import conversation_key
 from .ledger import Cleared, Written
+from .open_turns import note_turn
 from .request import Append, Part
 
 _APPEND, _CLEAR = 0, 1
@@ -20,10 +21,13 @@ Recall = Callable[[str, bytes, int], Conversation]
 class Pending:
     """What waits to be moved, in order: entries, their batches' places, append ids, conversations.
 
-    Changed by the owner only; `conversations` under the engine's lock, because listings read it.
+    Changed by the owner only; `conversations` and `turns` under the engine's lock, because listings
+    read them.
     """
 
-    __slots__ = ("bytes", "conversations", "entries", "ids", "next_place", "places", "records")
+    __slots__ = (
+        "bytes", "conversations", "entries", "ids", "next_place", "places", "records", "turns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.next_place = 1
@@ -35,6 +39,8 @@ class Pending:
         self.places: list[int] = []
         self.ids: dict[bytes, Written] = {}
         self.conversations: dict[bytes, Conversation] = {}
+        # Whether the newest turn is open, of conversations in which what waits says anything of it.
+        self.turns: dict[bytes, bool] = {}
         self.bytes = self.records = 0
 
     def add(self, entry: Written | Cleared) -> None:
@@ -42,10 +48,18 @@ class Pending:
         self.entries.append(entry)
         conversation = entry.conversation
         self.conversations[conversation.key] = conversation
+        note_turn(entry, self.turns)
         if type(entry) is Written:
             self.records += entry.size
             if entry.id_key is not None:
                 self.ids[entry.id_key] = entry
+
+    def turns_after(self, entries: Sequence[Written | Cleared]) -> dict[bytes, bool]:
+        """`turns` as they are once these entries follow."""
+        turns = dict(self.turns)
+        for entry in entries:
+            note_turn(entry, turns)
+        return turns
 
     def keep(self, place: int, size: int) -> None:
         """Note that the batch of the entries added last is at `place`, and its bytes."""

@@ -225,6 +225,15 @@ class StoreHandle:
         return self.port.read(lambda engine: engine.conversations(prefix=prefix, after=after,
                                                                   limit=limit), self.timeout)
 
+    def open_turns(self, *, after: str | None = None,
+                   limit: int = 100) -> Future[tuple[str, ...]]:
+        """A page of the ids of conversations whose newest turn has not ended, as `conversations`.
+
+        By an index that is kept in the commits of the log: costs in proportion to what it finds.
+        Rule: FL-3.
+        """
+        return self.port.read(lambda engine: engine.open_turns(after, limit), self.timeout)
+
     def _aside(self, work: Callable[[Engine], Any]) -> Future[Any]:
         """Run long work on the table in a thread; again, if the table is closed meanwhile."""
         answer: Future[Any] = Future()

@@ -10,6 +10,7 @@ from zlib import crc32
 from .codec import decode_body
 from .disk_engine import DiskEngine
 from .errors import DamagedStore
+from .open_turns import is_indexed, is_open_after, strays
 from .row import HEADER, ID_VALUE, NUMBER_KEY, ROW_KEY, SPOKEN, header_of
 
 STEP = 2000
@@ -44,7 +45,8 @@ class Report:
 
 
 def verify(engine: DiskEngine, progress: Callable[[int], object] | None = None) -> Report:
-    """Walk all conversations: gaps, counts, running totals, token sums, checksums, append ids.
+    """Walk all conversations: gaps, counts, running totals, token sums, checksums, append ids,
+    the index of open turns.
 
     Each conversation is checked at its cursor when the walk comes to it, so it may run beside the
     owner. `progress` is called with the number of records checked so far. Changes nothing.
@@ -59,6 +61,8 @@ def verify(engine: DiskEngine, progress: Callable[[int], object] | None = None) 
             if progress is not None:
                 progress(report.records)
     _append_ids(engine, report)
+    report.problems += [Problem("the index of open turns has it, the store has not", name)
+                        for name in strays(engine)]
     return report
 
 
@@ -78,6 +82,7 @@ def _conversation(engine: DiskEngine, conversation_id: str, report: Report,
     stored = conversation.stored
     messages = tokens = 0
     expected = 1
+    is_open = False
     for key, value in _rows(engine, conversation.number, view.epoch, stored):
         seq = ROW_KEY.unpack(key)[2]
         if seq != expected:
@@ -88,7 +93,9 @@ def _conversation(engine: DiskEngine, conversation_id: str, report: Report,
             body = value[HEADER.size:]
             if crc32(body) != header.check:
                 wrong("its checksum does not match", seq)
-            message = decode_body(body)[0]
+            message, turn_id, mark = decode_body(body)
+            if turn_id is not None:
+                is_open = is_open_after(mark)
         except ValueError as problem:
             wrong(str(problem), seq)
             continue
@@ -110,6 +117,12 @@ def _conversation(engine: DiskEngine, conversation_id: str, report: Report,
     if (messages, tokens) != (view.total, view.tokens):
         wrong(f"it says {view.total} messages and {view.tokens} tokens, it has {messages} "
               f"and {tokens}")
+    for record in waiting:
+        if record.turn_id is not None:
+            is_open = is_open_after(record.mark)
+    if is_indexed(engine, conversation.key) != is_open and engine.info(conversation_id) == info:
+        wrong("the index of open turns says that its newest turn is "
+              f"{'ended' if is_open else 'open'}, its log says the contrary")
     report.records += view.cursor
     report.messages += messages
     report.tokens += tokens

@@ -13,7 +13,10 @@ import sys
 import traceback
 
 from keepwell.actors import failpoint
-from keepwell.stores import DiskStore, NoCounter
+from keepwell.stores import DiskStore, NewRecord, NoCounter
+
+TURNS = ((), ("t",), ("t", {"ended": "completed"}))
+"""Of no turn, of one that is open, the end of one: what the index of open turns is derived from."""
 
 
 async def main(path: str, conversations: int, seed: int, durability: str) -> None:
@@ -26,12 +29,13 @@ async def main(path: str, conversations: int, seed: int, durability: str) -> Non
         run = f"{seed}-{os.getpid()}"
         while True:
             size = dice.choice((1, 1, 1, 2, 5))
-            batch = [{"role": "user",
-                      "content": f"{run}/{name}/{number + i}" + "x" * dice.choice((0, 0, 900))}
+            texts = [f"{run}/{name}/{number + i}" + "x" * dice.choice((0, 0, 900))
                      for i in range(size)]
+            batch = [NewRecord({"role": "user", "content": text}, *dice.choice(TURNS))
+                     for text in texts]
             added = await store.add(name, batch, append_id=f"{run}/{number}")
-            os.write(1, "".join(f"ack {name} {added.first_seq + i} {m['content']}\n"
-                                for i, m in enumerate(batch)).encode())
+            os.write(1, "".join(f"ack {name} {added.first_seq + i} {text}\n"
+                                for i, text in enumerate(texts)).encode())
             number += size
 
     await asyncio.gather(*(converse(f"c{n}") for n in range(conversations)))

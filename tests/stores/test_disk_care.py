@@ -345,16 +345,17 @@ def test_an_older_format_is_brought_to_the_present_one_ds6(
 
     fill(tmp_path, 50)
     expected = contents(tmp_path)
-    monkeypatch.setattr(disk_engine, "FORMAT", 3)
-    with pytest.raises(ForeignFormat, match="format 1"):
+    now = disk_engine.FORMAT
+    monkeypatch.setattr(disk_engine, "FORMAT", now + 2)
+    with pytest.raises(ForeignFormat, match=f"format {now}"):
         DiskEngine(tmp_path)
 
     def note(name: bytes) -> Any:
         return lambda txn, tables: txn.put(name, b"done", db=tables.meta)
 
-    monkeypatch.setitem(disk_engine.MIGRATIONS, 1, note(b"first step"))
-    monkeypatch.setitem(disk_engine.MIGRATIONS, 2, note(b"second step"))
-    with pytest.raises(ReadOnlyStore, match="old format 1"):
+    monkeypatch.setitem(disk_engine.MIGRATIONS, now, note(b"first step"))
+    monkeypatch.setitem(disk_engine.MIGRATIONS, now + 1, note(b"second step"))
+    with pytest.raises(ReadOnlyStore, match=f"old format {now}"):
         DiskEngine(tmp_path, readonly=True)
     for hit in (1, 2):  # a crash in the middle leaves the old format, whole
         actions = {"store.migrate": failpoints.on_hit(hit, failpoints.raise_error)}
@@ -364,11 +365,11 @@ def test_an_older_format_is_brought_to_the_present_one_ds6(
         assert contents(tmp_path) == expected
     engine = DiskEngine(tmp_path, readonly=True)
     with engine.environment.read() as txn:
-        assert txn.get(b"format", db=engine.tables.meta) == b"3"
+        assert txn.get(b"format", db=engine.tables.meta) == b"%d" % (now + 2)
         assert txn.get(b"first step", db=engine.tables.meta) == b"done"
         assert txn.get(b"second step", db=engine.tables.meta) == b"done"
     engine.close()
-    monkeypatch.setattr(disk_engine, "FORMAT", 1)
+    monkeypatch.setattr(disk_engine, "FORMAT", now)
     with pytest.raises(NewerFormat):
         DiskEngine(tmp_path)
 
@@ -447,10 +448,10 @@ def test_one_damaged_record_hides_only_itself_f08(tmp_path: Path) -> None:
         engine.commit([Append("c", users(f"text {i}")), Append("d", users(f"text {i}"))])
     engine.settle()
     engine.close()
-    data = tmp_path / "data.mdb"
-    raw = data.read_bytes()
-    place = raw.index(b"text 3")
-    data.write_bytes(raw[:place] + b"texT" + raw[place + 4 :])  # in one of the two conversations
+    with lmdb.open(str(tmp_path), max_dbs=64) as env, env.begin(write=True) as txn:
+        rows = env.open_db(b"rows", txn=txn)
+        key, value = next(item for item in txn.cursor(db=rows) if b"text 3" in item[1])
+        txn.put(key, value.replace(b"text", b"texT"), db=rows)  # in one of the two conversations
     engine = DiskEngine(tmp_path)
     damaged = []
     for name in ("c", "d"):
