@@ -10,8 +10,18 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from .benchmark import Ratio, Results
+
+KEPT_UP = 0.95
+"""A system keeps up with a rate if it answers at this share of it instead of queueing."""
+
+BENT = 5.0
+"""Past the knee p99 is more than so many times that of the lowest rate."""
 
 PERCENTILES = (("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999))
 
@@ -33,7 +43,7 @@ class Load:
     @property
     def kept_up(self) -> bool:
         """Whether at least 95 % of the arrival rate was answered."""
-        return self.completed_per_second >= 0.95 * self.rate
+        return self.completed_per_second >= KEPT_UP * self.rate
 
     def figures(self) -> dict[str, float]:
         """Return p50 to p99.9 in milliseconds and the rate that was reached."""
@@ -50,14 +60,13 @@ def percentile(ascending: Sequence[float], part: float) -> float:
 
 
 def arrivals(rate: float, count: int, seed: int) -> list[float]:
-    """Return `count` arrival times in seconds from 0, a Poisson process of `rate` a second."""
+    """Return `count` arrival times in seconds, ascending, of a Poisson process of `rate` a second.
+
+    They fill `count / rate` seconds exactly: given their number, the arrivals of a Poisson process
+    are uniform over the time in which they come.
+    """
     source = random.Random(seed)
-    times: list[float] = []
-    now = 0.0
-    for _ in range(count):
-        times.append(now)
-        now += source.expovariate(rate)
-    return times
+    return sorted(source.uniform(0, count / rate) for _ in range(count))
 
 
 async def open_loop(
@@ -86,3 +95,54 @@ async def open_loop(
             group.create_task(one(number, due))
     elapsed = loop.time() - begin
     return Load(rate, sorted(latencies), elapsed)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` on an event loop whose timers are exact to some microseconds.
+
+    The usual one waits in whole milliseconds, which would be most of the latency of an append.
+    """
+    def loop() -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work)
+
+
+def knee(name: str) -> Ratio:
+    """The highest of the measured rates before the curve bends up.
+
+    The one that the system still keeps up with, with a p99 of at most `BENT` times that of the
+    lowest rate; so are all lower ones. None if not even the lowest one is.
+    """
+    return Ratio(name, _knee, "Up to {value} {unit}s a second nobody waits much longer than when "
+                 f"there is little to do: answers keep up with arrivals, and p99 is at most "
+                 f"{BENT:g} times that of the lowest rate.")
+
+
+def at_knee(name: str, key: str, label: str) -> Ratio:
+    """The figure `key` at the knee; `label` says what it is."""
+
+    def value(results: Results) -> float | None:
+        rate = _knee(results)
+        return next((each[key] for each in _loads(results) if each["arrivals_per_s"] == rate), None)
+
+    return Ratio(name, value, f"At that rate {label} {{value}} ms.")
+
+
+def _knee(results: Results) -> float | None:
+    loads = _loads(results)
+    last: float | None = None
+    for each in loads:
+        if each["completed_per_s"] < KEPT_UP * each["arrivals_per_s"]:
+            break
+        if each["p99_ms"] > BENT * loads[0]["p99_ms"]:
+            break
+        last = each["arrivals_per_s"]
+    return last
+
+
+def _loads(results: Results) -> list[dict[str, float]]:
+    """The figures of all rates that ran, slowest first."""
+    found = [result.figures() for result in results.values() if result.samples]
+    return sorted(found, key=lambda each: each["arrivals_per_s"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import selectors
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -15,11 +16,19 @@ import pytest
 
 from keepwell.actors.errors import InvalidValue
 from keepwell.benchmarks import compare, page
-from keepwell.benchmarks.benchmark import Contender, Question, Scale, Stopwatch, faster
+from keepwell.benchmarks.benchmark import (
+    Contender,
+    Question,
+    Result,
+    Sample,
+    Scale,
+    Stopwatch,
+    faster,
+)
 from keepwell.benchmarks.chart import Bar, Curve, bars, curves
 from keepwell.benchmarks.machine import machine
 from keepwell.benchmarks.measure import measure
-from keepwell.benchmarks.open_loop import Load, arrivals, open_loop, percentile
+from keepwell.benchmarks.open_loop import Load, arrivals, at_knee, knee, open_loop, percentile, run
 from keepwell.benchmarks.report import Report
 from keepwell.terminal import Style
 
@@ -164,7 +173,39 @@ def test_arrivals_keep_their_rate_and_their_seed() -> None:
     times = arrivals(1_000, 20_000, seed=3)
     assert times == arrivals(1_000, 20_000, seed=3) != arrivals(1_000, 20_000, seed=4)
     assert times == sorted(times)
-    assert times[-1] == pytest.approx(20, rel=0.05)
+    assert times[0] >= 0 and times[-1] == pytest.approx(20, rel=0.01)
+
+
+def loads(*of: tuple[float, float, float]) -> Mapping[str, Result]:
+    """Results of (arrivals a second, completed a second, p99 in milliseconds)."""
+    return {
+        str(rate): Result(Contender(str(rate), taking(1), 1), (Sample(1, 1, 1, {
+            "arrivals_per_s": rate, "completed_per_s": done, "p50_ms": p99 / 2, "p99_ms": p99}),))
+        for rate, done, p99 in of
+    }
+
+
+@pytest.mark.parametrize(("of", "rate"), [
+    ([(100, 99, 2.0), (200, 198, 3.0), (400, 398, 9.9)], 400),
+    ([(100, 99, 2.0), (200, 198, 10.1), (400, 398, 3.0)], 100),  # what bends stays bent
+    ([(400, 300, 3.0), (100, 99, 2.0), (200, 191, 2.0)], 200),  # it no longer keeps up
+    ([(100, 90, 2.0)], None),
+])
+def test_the_knee_is_the_highest_rate_before_the_curve_bends(of: list, rate: float | None) -> None:
+    assert knee("k").value(loads(*of)) == rate
+    late = at_knee("l", "p50_ms", "half take at most").value(loads(*of))
+    assert late == (None if rate is None else {r: p / 2 for r, _, p in of}[rate])
+
+
+def test_timers_of_an_open_loop_are_exact() -> None:
+    """An append is acknowledged within a millisecond: the load must not come a millisecond late."""
+    polled: list[object] = []
+
+    async def work() -> None:
+        polled.append(asyncio.get_running_loop()._selector)
+
+    run(work())
+    assert isinstance(polled[0], selectors.SelectSelector)
 
 
 async def test_a_stall_is_charged_to_all_that_were_due_in_it() -> None:
