@@ -29,17 +29,19 @@ from .disk import described, directory
 from .open_loop import Load, at_knee, knee, open_loop, run
 
 _CONVERSATIONS = 256
-_MOST = 8_000  # a round: past the knee more of them only wait longer
 _RATES = (500, 1_000, 2_000, 4_000, 6_000, 8_000, 12_000, 16_000)
 
 
 def questions(scale: Scale) -> Sequence[Question]:
     """Return the question."""
+    # More of them past the knee would only wait longer.
+    most = scale.pick(8_000, 4_000)
     rates = scale.pick(_RATES, _RATES[1::3])
+    seconds = scale.pick(2.0, 0.8)
     return [
         Question(
             "append_latency", "How late is an append, at how many a second?", "append",
-            [Contender(f"{rate:,}/s", _appends(rate), round(min(rate * scale.pick(2.0, 0.4), _MOST)),
+            [Contender(f"{rate:,}/s", _appends(rate), min(round(rate * seconds), most),
                        note=described() if rate == rates[0] else "")
              for rate in rates],
             [knee("append_knee_per_s"),

@@ -32,17 +32,19 @@ from .disk import described, directory
 from .open_loop import Load, at_knee, knee, open_loop, run
 
 _CONVERSATIONS = 256
-_MOST = 1_200  # a round: past the knee more of them only wait longer
 _RATES = (100, 200, 400, 600, 800, 1_200, 1_600, 2_400)
 
 
 def questions(scale: Scale) -> Sequence[Question]:
     """Return the question."""
+    # More of them past the knee would only wait longer.
+    most = scale.pick(1_200, 600)
     rates = scale.pick(_RATES, _RATES[::3])
+    seconds = scale.pick(2.0, 0.8)
     return [
         Question(
             "turn_latency", "How late is an answer, at how many turns a second?", "turn",
-            [Contender(f"{rate:,}/s", _turns(rate), round(min(rate * scale.pick(2.0, 0.4), _MOST)),
+            [Contender(f"{rate:,}/s", _turns(rate), min(round(rate * seconds), most),
                        note=described() if rate == rates[0] else "")
              for rate in rates],
             [knee("turn_knee_per_s"),
