@@ -27,7 +27,7 @@ from keepwell.runtime import Runtime
 from keepwell.stores import NoCounter
 
 from .adder import ANSWER, QUESTION, Adder, add
-from .benchmark import Contender, Question, Scale, Stopwatch
+from .benchmark import Contender, Question, Scale, Stopwatch, figure
 from .disk import described, directory
 from .open_loop import Load, at_knee, knee, open_loop, run
 
@@ -47,7 +47,8 @@ def questions(scale: Scale) -> Sequence[Question]:
             [Contender(f"{rate:,}/s", _turns(rate), min(round(rate * seconds), most),
                        note=described() if rate == rates[0] else "")
              for rate in rates],
-            [knee("turn_knee_per_s"),
+            [figure("turn_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms"),
+             knee("turn_knee_per_s"),
              at_knee("turn_p50_ms_at_knee", "p50_ms", "half of the answers take at most"),
              at_knee("turn_p999_ms_at_knee", "p999_ms", "999 of 1,000 answers take at most")],
             rounds=scale.pick(3, 1), chart="curve"),
