@@ -98,6 +98,11 @@ class Fit:
     out, but for system turns and the question; a summary has to cover it."""
 
     @property
+    def places(self) -> list[int]:
+        """Places in the transcript of the turns shown, in order; without system turns."""
+        return sorted(self._kept)
+
+    @property
     def elided(self) -> list[Turn]:
         """The turns left out, in order; system turns are never among them."""
         return [
@@ -162,13 +167,13 @@ def fit_context(
     pinned = head_cost + (0 if question is None else cost(question.turns[0]))
 
     # One pass backwards: all runs that could be shown, with what they cost and where they begin.
-    run: list[_Group] = []
+    run: list[TurnGroup] = []
     spent = pinned
     shown_turns = 0 if question is None else 1
     runs = [_Run(0, pinned, shown_turns, True)]
     question_passed = question is None
     whole = True
-    for group in _groups_backwards(chain(newest, backwards), total):
+    for group in groups_backwards(chain(newest, backwards), total):
         if question is not None and group.places[0] == question.places[0]:
             question_passed = True
             # From here on the question stands inside the run, which must begin with a user turn.
@@ -228,13 +233,16 @@ def summary_turn(text: str, n: int | None = None) -> Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class TurnGroup:
+    """A group of turns that is never parted; `showable`: none of its calls is unanswered."""
+
     places: tuple[int, ...]
     turns: tuple[Turn, ...]
     showable: bool
 
     @property
     def role(self) -> object:
+        """The role of its first turn."""
         return self.turns[0]["role"]
 
 
@@ -248,18 +256,18 @@ class _Run:
 
 def _question(
     turns: Sequence[Turn],
-) -> tuple[list[Turn], Iterator[Turn], _Group | None]:
+) -> tuple[list[Turn], Iterator[Turn], TurnGroup | None]:
     """What was read to find the last user turn, newest first; the iterator behind; the turn."""
     backwards = iter(reversed(turns))
     read: list[Turn] = []
     for turn in backwards:
         read.append(turn)
         if turn["role"] == "user":
-            return read, backwards, _Group((len(turns) - len(read),), (turn,), True)
+            return read, backwards, TurnGroup((len(turns) - len(read),), (turn,), True)
     return read, backwards, None
 
 
-def _groups_backwards(backwards: Iterator[Turn], total: int) -> Iterator[_Group]:
+def groups_backwards(backwards: Iterator[Turn], total: int) -> Iterator[TurnGroup]:
     """The groups of a transcript, newest first, without system turns.
 
     Results find their call as brackets do: seen from the end, a call takes the nearest result of
@@ -280,14 +288,15 @@ def _groups_backwards(backwards: Iterator[Turn], total: int) -> Iterator[_Group]
                 without_id.append((place, turn))
             continue
         if role != "assistant":
-            yield _Group((place,), (turn,), True)
+            yield TurnGroup((place,), (turn,), True)
             continue
         ids = call_ids(turn)
         results = [stack.pop() for i in ids if (stack := waiting.get(i))]
         showable = len(results) == len(ids)
         results = sorted([*results, *without_id], key=lambda result: result[0])
         without_id = []
-        yield _Group((place, *(p for p, _ in results)), (turn, *(t for _, t in results)), showable)
+        places = (place, *(at for at, _ in results))
+        yield TurnGroup(places, (turn, *(result for _, result in results)), showable)
 
 
 def _fit(
@@ -296,8 +305,8 @@ def _fit(
     cost: TurnCost,
     head: list[Turn],
     marker: Turn | None,
-    run: list[_Group],
-    question: _Group | None,
+    run: list[TurnGroup],
+    question: TurnGroup | None,
     count: int,
     tokens: int,
 ) -> Fit:
