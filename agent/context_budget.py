@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..actors import telemetry
-from ..memory.budget import Fit, fit_context
+from ..memory.budget import ContextTooLarge, Fit, fit_context
 from ..memory.call_threads import call_threads
+from ..memory.context import ContextReport, reported
+from ..memory.recalled import is_recalled, without_marker, without_recalled
 from ..memory.token_counter import token_counter
 from ..memory.turn import CountTokens, Turn, TurnCost, message_turn, turn_messages
 from ..stores.message import Message
@@ -44,6 +46,7 @@ class ContextBudget:
         # Turns by the identity of their message, which is kept alive beside.
         self._turns: dict[int, tuple[Message, Turn]] = {}
         self._summary: tuple[Message, int, str] | None = None
+        self._fitted: Fit | None = None
 
     async def fit(
         self, messages: Sequence[Message], turn: Sequence[Message], instructions: str
@@ -58,17 +61,60 @@ class ContextBudget:
             return (*head, *turn)
         if self._cost is None:
             await call_threads().run(self._prepare)  # loading a vocabulary takes a second
-        turns = [self._turn(message) for message in messages]
-        self._forget(messages)
-        assert self._cost is not None
-        fitted = fit_context(
-            turns, self._room, self._count, system=instructions or None,
-            reserve=self._policy.reserve,
-        )  # fmt: skip
+        fitted, messages, turns = self._cut(messages, instructions)
         if self._policy.scope == "summary" and fitted.elided_count:
             fitted = await self._summarized(fitted, messages, turns)
+        self._fitted = fitted
         own = {id(turn): message for message, turn in self._turns.values()}
         return tuple(own.get(id(one)) or turn_messages([one])[0] for one in fitted.shown)
+
+    def report(
+        self, shown: Sequence[Message], given: ContextReport | None, **where: Any
+    ) -> ContextReport | None:
+        """The report of the context made last; `given`: the provider's of what it was made of.
+
+        None for a policy that does not read.
+        """
+        if self._fitted is None:
+            return None
+        if given is None:
+            return reported(self._fitted, self._policy, **where)
+        note = given.note
+        recalled = given.recalled
+        if recalled and not any(map(is_recalled, shown)):
+            recalled, note = (), "what was recalled had no room in context="
+        return reported(self._fitted, self._policy, recalled=recalled, note=note, **where)
+
+    def _cut(
+        self, messages: Sequence[Message], instructions: str
+    ) -> tuple[Fit, Sequence[Message], list[Turn]]:
+        """The cut context, and of which messages; a provider's announcement becomes part of ours.
+
+        Recall is announced as a whole, and so it is shown whole or not at all.
+        """
+        messages, before = without_marker(messages)
+        recalls = any(map(is_recalled, messages))
+        try:
+            fitted, turns = self._fit(messages, instructions, before)
+            if not recalls or fitted.elided_count == before:
+                return fitted, messages, turns
+        except ContextTooLarge:
+            if not recalls:
+                raise
+        messages, before = without_recalled(messages, before)
+        fitted, turns = self._fit(messages, instructions, before)
+        return fitted, messages, turns
+
+    def _fit(
+        self, messages: Sequence[Message], instructions: str, before: int
+    ) -> tuple[Fit, list[Turn]]:
+        turns = [self._turn(message) for message in messages]
+        self._forget(messages)
+        fitted = fit_context(
+            turns, self._room, self._count, system=instructions or None, elided_before=before,
+            reserve=self._policy.reserve,
+        )  # fmt: skip
+        return fitted, turns
 
     def _prepare(self) -> None:
         cost = TurnCost(self._count)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actors.future import Future
 from ..memory.given_messages import given_messages
 from ..memory.log_messages import LogMessages
+from ..memory.prepared import Prepared
 from ..memory.provider import ProviderError
 from ..memory.repair import in_call_order, repair
 from ..stores.message import Message
 
 if TYPE_CHECKING:
+    from ..memory.context import ContextReport
     from ..memory.provider_handle import NoMemory, ProviderHandle
 
 MAX_SHOWN_CHARACTERS: Final = 200_000
@@ -24,8 +26,8 @@ async def shown_by_provider(
     conversation_id: str,
     base: Sequence[Message],
     turn: Sequence[Message],
-) -> tuple[Message, ...]:
-    """What a custom provider's `prepare` gives, repaired (PV-3, PV-4).
+) -> tuple[tuple[Message, ...], ContextReport | None]:
+    """What a custom provider's `prepare` gives, repaired, and its report, if any (PV-3, PV-4).
 
     `base`: the history before the turn, lazily; `turn`: its messages so far. Raises ProviderError
     if `prepare` raises, or gives nothing or what are no messages.
@@ -41,7 +43,7 @@ async def shown_by_provider(
     messages = in_call_order(repair(given_messages(prepared, "prepare", conversation_id)))
     if not messages:
         raise ProviderError("prepare", conversation_id, "gave no messages")
-    return capped(messages)
+    return capped(messages), prepared.report if isinstance(prepared, Prepared) else None
 
 
 def capped(messages: tuple[Message, ...]) -> tuple[Message, ...]:

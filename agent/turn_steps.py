@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..actors import telemetry
 from ..actors.errors import KeepwellError
 from ..actors.failpoint import failpoint
 from ..stores.message import Message
@@ -51,6 +52,7 @@ from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads
+    from ..memory.context import ContextReport
     from ..memory.provider_handle import NoMemory, ProviderHandle
     from .audience import Audience
     from .journal import Journal
@@ -123,7 +125,7 @@ class TurnSteps:
     async def model_step(self, turn: TurnState) -> None:
         step = turn.next_step
         self._streamed = False
-        messages = await self._context(turn)
+        messages, seen = await self._context(turn)
         request = ModelRequest(
             messages, self.tools.schemas, self._schema, self._id, turn.turn_id, step
         )
@@ -143,13 +145,14 @@ class TurnSteps:
         message = reply.message
         call.usage = call.usage + reply.usage
         cost = self.priced(call.usage, reply.model)
-        usage = cost.to_dict()
+        mark: dict[str, object] = {"usage": cost.to_dict()}
+        if seen is not None:
+            mark["context_report"] = [seen.to_dict()]
         if not message.tool_calls:
             self.partial = None
-            self.answer(turn, message, {"usage": usage})
+            self.answer(turn, message, mark)
         else:
             verdicts = await self._verdicts(turn, message, turn.usage + cost)
-            mark: dict[str, object] = {"usage": usage}
             if verdicts:
                 mark["verdicts"] = verdicts
             self.partial = None
@@ -272,16 +275,28 @@ class TurnSteps:
         )
         turn.reply(message, ending)
 
-    async def _context(self, turn: TurnState) -> tuple[Message, ...]:
-        """What the model is shown: prepare, repair, context policy, instructions (AG-2)."""
+    async def _context(self, turn: TurnState) -> tuple[tuple[Message, ...], ContextReport | None]:
+        """What the model is shown: prepare, repair, context policy, instructions (AG-2).
+
+        With it a report, if there is a policy or the provider gave one.
+        """
         base = self.base
+        seen: ContextReport | None = None
         if isinstance(base, History):
             messages = base.shown_with(turn.messages())
         else:
-            messages = await shown_by_provider(self._memory, self._id, base, turn.messages())
+            messages, seen = await shown_by_provider(
+                self._memory, self._id, base, turn.messages()
+            )
+        where: dict[str, Any] = {"turn_id": turn.turn_id, "step": turn.next_step}
         if self._budget is not None:
-            return await self._budget.fit(messages, turn.messages(), self._instructions)
-        return (*self._head, *messages)
+            shown = await self._budget.fit(messages, turn.messages(), self._instructions)
+            where |= {"by": self.name, "conversation_id": self._id}
+            return shown, self._budget.report(shown, seen, **where)
+        if seen is not None:
+            seen = replace(seen, **where)
+            telemetry.emit("keepwell.context.shown", report=seen)
+        return (*self._head, *messages), seen
 
     async def _verdicts(
         self, turn: TurnState, message: Message, usage: Usage

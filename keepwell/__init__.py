@@ -172,10 +172,15 @@ if TYPE_CHECKING:
     from .memory.default_provider import (
         DefaultProvider,
     )
+    from .memory.full_text_retriever import FullTextRetriever, RetrieverError
+    from .memory.prepared import Prepared
     from .memory.provider import (
         MemoryProvider,
         ProviderError,
     )
+    from .memory.recall_provider import RecallProvider
+    from .memory.retriever import Hit, Retrieved, Retriever
+    from .memory.search_index import FullTextSearchMissing
     from .memory.token_counter import (
         approx_token_count,
         token_counter,
@@ -301,6 +306,11 @@ _HOMES: dict[str, str] = {
         "memory.context_policy",
     ),
     "DefaultProvider": "memory.default_provider",
+    **dict.fromkeys(("FullTextRetriever", "RetrieverError"), "memory.full_text_retriever"),
+    "Prepared": "memory.prepared",
+    "RecallProvider": "memory.recall_provider",
+    **dict.fromkeys(("Hit", "Retrieved", "Retriever"), "memory.retriever"),
+    "FullTextSearchMissing": "memory.search_index",
     **dict.fromkeys(
         (
             "MemoryProvider", "ProviderError",
@@ -436,25 +446,28 @@ __all__ = [
     "ContextPolicy", "ContextPolicyError", "ContextReport", "ContextTooLarge",
     "ConversationCleared", "ConversationInfo", "CursorConflict", "DamagedStore",
     "DecisionConflict", "DefaultProvider", "Deny", "DiskFull", "DiskSessionStore", "DiskStore",
-    "Down", "DynamicSupervisor", "EventsTrimmed", "Exit", "ExitActor", "FallbackModel", "Filter",
-    "Fleet", "ForeignFormat", "FunctionModel", "Future", "GateCall", "HEAD",
-    "IdempotencyConflict", "Ignore", "InvalidConversationId", "InvalidMessage", "InvalidValue",
-    "KeepwellError", "Kernel", "KernelResult", "LimitReached", "LocalModel", "MEMORY_ORDER",
-    "MailboxFull", "MaxTurnsExceeded", "McpServer", "McpUnavailable", "MemoryFilter",
-    "MemoryProvider", "MemorySessionStore", "MemoryStore", "Message", "ModelEnded", "ModelError",
-    "ModelReply", "ModelRequest", "ModelStarted", "NO_OUTPUT", "NewRecord", "NewerFormat",
-    "NoCounter", "NotPaused", "NotPlain", "OpenAIModel", "OpenTurn", "Paused", "PayloadInvalid",
-    "PayloadTooLarge", "PendingCall", "Proceed", "ProviderError", "RaceFailed", "ReadOnlyStore",
-    "Record", "RecvTimeout", "Reject", "Reply", "RequestError", "Retry", "RetryPolicy", "Runtime",
-    "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Session", "SessionClosed", "SessionConflict",
-    "SessionDefinitionError", "SessionEvent", "SessionFailed", "SessionFenced", "SessionHandle",
-    "SessionResult", "SessionState", "SessionStore", "SessionTurnError", "SessionValidationError",
-    "Shutdown", "SimpleStore", "StaleEpoch", "StartFailed", "Step", "StepRestarted", "StoreError",
-    "StoreHandle", "StoreInUse", "StoreUnavailable", "SubFailed", "Superseded", "Supervisor",
-    "SystemPromptFilter", "TextDelta", "ThreadActor", "Tool", "ToolCall", "ToolContext",
-    "ToolEnded", "ToolError", "ToolRequest", "ToolStarted", "TurnCancelled", "TurnConflict",
-    "TurnEnded", "TurnNotRunning", "TurnOutcome", "TurnResult", "TurnStarted", "Unavailable",
-    "Usage", "Window", "approx_token_count", "conversation_transcript", "current_runtime",
+    "Down", "DynamicSupervisor", "EventsTrimmed", "Exit", "ExitActor", "FallbackModel",
+    "Filter", "Fleet", "ForeignFormat", "FullTextRetriever", "FullTextSearchMissing",
+    "FunctionModel", "Future", "GateCall", "HEAD", "Hit", "IdempotencyConflict", "Ignore",
+    "InvalidConversationId", "InvalidMessage", "InvalidValue", "KeepwellError", "Kernel",
+    "KernelResult", "LimitReached", "LocalModel", "MEMORY_ORDER", "MailboxFull",
+    "MaxTurnsExceeded", "McpServer", "McpUnavailable", "MemoryFilter", "MemoryProvider",
+    "MemorySessionStore", "MemoryStore", "Message", "ModelEnded", "ModelError", "ModelReply",
+    "ModelRequest", "ModelStarted", "NO_OUTPUT", "NewRecord", "NewerFormat", "NoCounter",
+    "NotPaused", "NotPlain", "OpenAIModel", "OpenTurn", "Paused", "PayloadInvalid",
+    "PayloadTooLarge", "PendingCall", "Prepared", "Proceed", "ProviderError", "RaceFailed",
+    "ReadOnlyStore", "RecallProvider", "Record", "RecvTimeout", "Reject", "Reply",
+    "RequestError", "Retrieved", "Retriever", "RetrieverError", "Retry", "RetryPolicy",
+    "Runtime", "SYSTEM_PROMPT_ORDER", "ScriptedModel", "Session", "SessionClosed",
+    "SessionConflict", "SessionDefinitionError", "SessionEvent", "SessionFailed",
+    "SessionFenced", "SessionHandle", "SessionResult", "SessionState", "SessionStore",
+    "SessionTurnError", "SessionValidationError", "Shutdown", "SimpleStore", "StaleEpoch",
+    "StartFailed", "Step", "StepRestarted", "StoreError", "StoreHandle", "StoreInUse",
+    "StoreUnavailable", "SubFailed", "Superseded", "Supervisor", "SystemPromptFilter",
+    "TextDelta", "ThreadActor", "Tool", "ToolCall", "ToolContext", "ToolEnded", "ToolError",
+    "ToolRequest", "ToolStarted", "TurnCancelled", "TurnConflict", "TurnEnded",
+    "TurnNotRunning", "TurnOutcome", "TurnResult", "TurnStarted", "Unavailable", "Usage",
+    "Window", "approx_token_count", "conversation_transcript", "current_runtime",
     "current_turn", "default_store", "delegate", "drive_session", "fan_out", "fit_context",
     "loop", "managed_agents", "memory_filter", "run_session", "scan", "session",
     "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",

@@ -68,12 +68,26 @@ class MemorySummaries:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """A message that was left out by the budget and shown all the same, because it was retrieved.
+
+    `seq` is its record's, `score` that of the hit that it came with, `tokens` what it costs.
+    """
+
+    seq: int
+    score: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContextReport:
     """What one model call saw: for audits of context use.
 
     `by`: who made the call ("think", an agent's name). `kept` and `elided` are turns, announcement
     and system prompt not counted; `elided` is what the announcement says. `tokens`: the cost of all
     that was shown, at most `max_tokens`. `summarized`: a summary stood in for the marker.
+    `recalled`: the messages among the kept ones that were retrieved; `note`: why there are none or
+    may be too few, "" if nothing was wrong.
     """
 
     by: str
@@ -86,6 +100,8 @@ class ContextReport:
     conversation_id: str = ""
     turn_id: str = ""
     step: int = 0
+    recalled: tuple[Recalled, ...] = ()
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the mark of a record."""
