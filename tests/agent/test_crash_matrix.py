@@ -186,7 +186,7 @@ async def test_fl_4_an_agent_past_its_intensity_is_given_up_alone() -> None:
         with pytest.raises(ActorDied):
             await bad.run("more")
         assert [(await other.run("x")).text for other in others] == ["fine"] * 9
-        again = await runtime.spawn(AgentSpec(ScriptedModel("back")), "bad")
+        again = await runtime.spawn(AgentSpec(ScriptedModel("back", repeat=True)), "bad")
         assert (await again.run("hello")).text == "back"
 
 
