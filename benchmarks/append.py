@@ -80,7 +80,7 @@ def questions(scale: Scale) -> Sequence[Question]:
         [growth("append_at_100k_vs_at_0", "at 0", f"at {full:,}", ceiling=1.2)]))
     found.append(Question(
         "acknowledge", "What does the way to the store's thread and back cost?", "request",
-        [Contender("keepwell", _acknowledge, scale.pick(20_000, 4_000)),
+        [Contender("keepwell", acknowledge, scale.pick(20_000, 4_000)),
          Contender("pykka ask", _pykka_ask, scale.pick(20_000, 4_000), opponent=True)],
         [_cost("acknowledge_vs_pykka_ask", "keepwell", "pykka ask", ceiling=0.3)]))
     return found
@@ -141,7 +141,7 @@ def _keepwell(tasks: int) -> Run:
     return contend
 
 
-def _rows(operations: int, tasks: int) -> list[tuple[bytes, bytes]]:
+def rows(operations: int, tasks: int) -> list[tuple[bytes, bytes]]:
     """The rows of the records that keepwell stores, in the order in which they come."""
     body = encode_body(Message("user", TEXT), None, None)
     return [(ROW_KEY.pack(number % tasks + 1, 0, number // tasks + 1),
@@ -151,8 +151,8 @@ def _rows(operations: int, tasks: int) -> list[tuple[bytes, bytes]]:
 def _raw(tasks: int) -> Run:
     def contend(watch: Stopwatch, operations: int) -> dict[str, float]:
         batch = max(1, round(_mean_batch.get(tasks, tasks / 2)))
-        rows = _rows(operations, tasks)
-        batches = [sorted(rows[start:start + batch]) for start in range(0, operations, batch)]
+        found = rows(operations, tasks)
+        batches = [sorted(found[start:start + batch]) for start in range(0, operations, batch)]
         with directory() as path, lmdb.open(str(path), map_size=1 << 34, max_dbs=1) as env:
             table = env.open_db(b"rows")
             with watch:
@@ -168,9 +168,9 @@ def _raw(tasks: int) -> Run:
 def _single(watch: Stopwatch, operations: int) -> None:
     with directory() as path, lmdb.open(str(path), map_size=1 << 34, max_dbs=1) as env:
         table = env.open_db(b"rows")
-        rows = _rows(operations, 64)
+        found = rows(operations, 64)
         with watch:
-            for key, value in rows:
+            for key, value in found:
                 with env.begin(write=True, db=table) as txn:
                     txn.put(key, value)
 
@@ -216,10 +216,17 @@ class _Echo:
         return {}
 
 
-def _acknowledge(watch: Stopwatch, operations: int) -> None:
-    async def one(store: MemoryStore, count: int) -> None:
-        for _ in range(count):
-            await store.port.submit(Append("c", [_MESSAGE]))
+def acknowledge(
+    watch: Stopwatch, operations: int, *, tasks: int = 100, made: Sequence[Append] = ()
+) -> None:
+    """Send requests to a store's thread that does nothing with them, from `tasks` at once.
+
+    `made` holds `operations` requests; without them making one is a part of each operation.
+    """
+
+    async def one(store: MemoryStore, first: int) -> None:
+        for number in range(first, operations, tasks):
+            await store.port.submit(made[number] if made else Append("c", [_MESSAGE]))
 
     async def run() -> None:
         store = await MemoryStore(counter=NoCounter()).spawn()
@@ -228,7 +235,7 @@ def _acknowledge(watch: Stopwatch, operations: int) -> None:
         engine: Engine = echo
         actor._engine = engine
         with watch:
-            await asyncio.gather(*(one(store, max(1, operations // 100)) for _ in range(100)))
+            await asyncio.gather(*(one(store, number) for number in range(tasks)))
         await store.stop()
 
     asyncio.run(run())
