@@ -46,6 +46,11 @@ async def shown_by_provider(
     return capped(messages), prepared.report if isinstance(prepared, Prepared) else None
 
 
+def cut_result(message: Message) -> Message:
+    """A message as a model is shown it: a giant tool result cut, anything else as it is."""
+    return _cut(message) if _giant(message) else message
+
+
 def capped(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Giant tool results cut for the model, with a note that says so and how to find the rest."""
     if not any(_giant(message) for message in messages):

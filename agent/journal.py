@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..actors.failpoint import failpoint
-from ..memory.log_messages import LogMessages
+from ..memory.log_messages import LogBefore, LogMessages
 from ..stores.errors import (
     AppendConflict,
     CursorConflict,
@@ -42,13 +42,18 @@ class Journal:
     """One conversation's log, as its agent sees it.
 
     `last`: the newest turn in the log, None before `open` or if there is none. `durable`: whether
-    the log is a journal at all (PV-9).
+    the log is a journal at all (PV-9). `lazy`: contexts are cut from `log`, so no history is kept.
     """
 
-    def __init__(self, memory: ProviderHandle | NoMemory, conversation_id: str) -> None:
+    def __init__(
+        self, memory: ProviderHandle | NoMemory, conversation_id: str, *, lazy: bool = False
+    ) -> None:
         self._memory = memory
         self._id = conversation_id
         self.durable = memory.journal
+        self._lazy = lazy or memory.custom
+        self.log: Log | None = None
+        """The log before the running turn, lazily; None if it is no journal."""
         self.last: TurnState | None = None
         self._records: Sequence[Record] = ()
         # (epoch, cursor) up to which every turn has ended and every call has its result.
@@ -88,7 +93,8 @@ class Journal:
         else:
             self._records = ()
         self._epoch, self._cursor = log.epoch, log.cursor
-        if self._memory.custom:
+        self.log = log
+        if self._lazy:
             return LogMessages(log)
         if self._history is None:
             self._history = History.of(log, self._memory.window)
@@ -99,12 +105,8 @@ class Journal:
         self._history = None
         if not self.durable:
             return await self.open()
-        log: Log = await self._memory.history(self._id)
-        messages = [r.message for r in log if r.message is not None and r.seq < first_seq]
-        if self._memory.custom:
-            return messages
-        systems = [message for message in messages if message.role == "system"]
-        return History(messages, self._memory.window, systems=systems)
+        log = self.log = LogBefore(await self._memory.history(self._id), first_seq)
+        return LogMessages(log) if self._lazy else History.of(log, self._memory.window)
 
     def begin(self, turn: TurnState) -> None:
         """A new turn follows the history that `open` gave."""

@@ -86,14 +86,16 @@ class TurnRunner:
         self._queue = queue
         self._threads = threads
         self._mark = None if spec.name == "agent" else {"agent": spec.name}
-        self.journal = Journal(memory, conversation_id)
+        team = team_of(spec)
+        lazy = memory.window is None and all(one.context is not None for one in team.values())
+        self.journal = Journal(memory, conversation_id, lazy=lazy)
         self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
         self._members = {
             name: (
                 TurnSteps(member, conversation_id, memory, self.journal, self._audience, threads),
                 member.rules(),
             )
-            for name, member in team_of(spec).items()
+            for name, member in team.items()
         }
         self._steps, self._rules = self._members[""]
         self.turn: TurnState | None = None

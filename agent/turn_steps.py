@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..actors import telemetry
 from ..actors.errors import KeepwellError
 from ..actors.failpoint import failpoint
+from ..stores.errors import StaleEpoch, StoreUnavailable
 from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
 from .context_budget import ContextBudget
-from .context_view import shown_by_provider
+from .context_view import cut_result, shown_by_provider
 from .delegation import DelegateTool
 from .errors import ModelError
 from .events import (
@@ -48,15 +49,19 @@ from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
 from .turn import Batch, Call, TurnState, call_arguments, tool_message
 from .turn_action import RunCalls
+from .turn_errors import ConversationCleared
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ..memory.call_threads import CallThreads
-    from ..memory.context import ContextReport
+    from ..memory.context import ContextReport, SummaryStore
     from ..memory.provider_handle import NoMemory, ProviderHandle
     from .audience import Audience
     from .journal import Journal
     from .spec import AgentSpec
+
+LOG_TRIES: Final = 5
+"""How often a context is cut again because the store went away while its log was read."""
 
 
 class TurnSteps:
@@ -108,7 +113,14 @@ class TurnSteps:
         instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
         self._instructions = instructions
         self._budget = (
-            ContextBudget(spec.context, self.tools.schemas, spec.count_tokens)
+            ContextBudget(
+                spec.context,
+                self.tools.schemas,
+                spec.count_tokens,
+                by=spec.name,
+                conversation_id=conversation_id,
+                shown=cut_result,
+            )
             if spec.context is not None
             else None
         )
@@ -280,23 +292,45 @@ class TurnSteps:
 
         With it a report, if there is a policy or the provider gave one.
         """
-        base = self.base
+        base, budget = self.base, self._budget
         seen: ContextReport | None = None
+        if budget is not None and not self._memory.custom:
+            if not budget.reads:
+                return await budget.of_turn(turn, self._instructions)
+            summaries = self._memory.summaries
+            if summaries is not None and self.journal.log is not None:
+                return await self._cut_from_log(budget, turn, summaries)
         if isinstance(base, History):
             messages = base.shown_with(turn.messages())
         else:
             messages, seen = await shown_by_provider(
                 self._memory, self._id, base, turn.messages()
             )
-        where: dict[str, Any] = {"turn_id": turn.turn_id, "step": turn.next_step}
-        if self._budget is not None:
-            shown = await self._budget.fit(messages, turn.messages(), self._instructions)
-            where |= {"by": self.name, "conversation_id": self._id}
-            return shown, self._budget.report(shown, seen, **where)
+        if budget is not None:
+            if not budget.reads:
+                return await budget.of_turn(turn, self._instructions)
+            return await budget.of_messages(messages, turn, self._instructions, seen)
         if seen is not None:
-            seen = replace(seen, **where)
+            seen = replace(seen, turn_id=turn.turn_id, step=turn.next_step)
             telemetry.emit("keepwell.context.shown", report=seen)
         return (*self._head, *messages), seen
+
+    async def _cut_from_log(
+        self, budget: ContextBudget, turn: TurnState, summaries: SummaryStore
+    ) -> tuple[tuple[Message, ...], ContextReport]:
+        tries = 0
+        while True:
+            assert self.journal.log is not None
+            try:
+                return await budget.of_log(self.journal.log, turn, self._instructions, summaries)
+            except StaleEpoch:
+                raise ConversationCleared(self._id, turn.turn_id) from None
+            except StoreUnavailable:
+                tries += 1
+                if tries > LOG_TRIES:
+                    raise
+                # A touch of a log never waits; this does, until the store is there again.
+                await self._memory.history(self._id)
 
     async def _verdicts(
         self, turn: TurnState, message: Message, usage: Usage

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .memory.provider_actor import accepts
 from .memory.provider_handle import NoMemory, ProviderHandle
 from .memory.provider_home import ProviderHome
 from .memory.turn_gate import turn_gates
-from .stores import Store
+from .stores import DiskStore, Store
+from .stores.disk_engine import DiskEngine
+from .stores.disk_session_store import DiskSessionStore
+from .stores.memory_session_store import MemorySessionStore
+from .stores.store_handle import StoreHandle
 
 if TYPE_CHECKING:
     from .actors import Future
     from .agent.spec import AgentSpec
     from .runtime import Runtime
+    from .stores.session_store import RowsSessionStore
 
 logger = logging.getLogger("keepwell")
 
@@ -26,6 +32,8 @@ class Memories:
         self._runtime = runtime
         self._homes: dict[int, ProviderHome] = {}
         self._starting: dict[ProviderHome, Future[Any]] = {}
+        # By the id of the store's port, which its provider's home keeps alive.
+        self._beside: dict[int, RowsSessionStore] = {}
 
     async def of(self, spec: AgentSpec) -> ProviderHandle | NoMemory:
         """The memory of a spec, started: the store too, if nobody has started it."""
@@ -57,7 +65,27 @@ class Memories:
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,
             probes=not custom or accepts(target.append, "cursor"),
+            kept_beside=partial(self._kept_beside, target),
         )  # fmt: skip
+
+    def _kept_beside(self, target: Any) -> RowsSessionStore:
+        """Where summaries and large contents of a store's conversations are kept.
+
+        In the store's own environment if it has one, so that they go and are saved with it.
+        """
+        runtime = self._runtime
+        port = getattr(target, "port", None)
+        if port is runtime.store.port:
+            return runtime.session_store
+        key = id(target if port is None else port)
+        kept = self._beside.get(key)
+        if kept is None:
+            on_disk = isinstance(target, DiskStore) or (
+                isinstance(target, StoreHandle) and isinstance(target.port.engine, DiskEngine)
+            )
+            kept = DiskSessionStore(target) if on_disk else MemorySessionStore()
+            self._beside[key] = kept
+        return kept
 
     def close(self, reason: Any) -> None:
         """The runtime ends: fail whoever waits for a provider."""

@@ -10,6 +10,7 @@ however often a conversation is summarized, its summary stays within that (F25).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,9 @@ from .budget import ELLIPSIS, Fit, fit_context
 from .call_threads import CallThreads
 from .context_policy import ContextPolicy, Summarizer
 from .turn import CountTokens, Turn, TurnCost, system_turns
+
+SUMMARY_SECONDS: Final = 60.0
+"""How long one call of a summarizer may take; one that is late has failed (F13)."""
 
 _MOST_CHARACTERS: Final = 64
 """More characters than this a token do not occur in texts that are worth keeping."""
@@ -226,11 +230,12 @@ async def _call(
 ) -> object:
     target = summarizer if inspect.isroutine(summarizer) else type(summarizer).__call__
     value: Any
-    if threads is None or inspect.iscoroutinefunction(target):
-        value = summarizer(previous, new)
-    else:
-        value = await threads.run(lambda: summarizer(previous, new))
-    return await value if inspect.isawaitable(value) else value
+    async with asyncio.timeout(SUMMARY_SECONDS):
+        if threads is None or inspect.iscoroutinefunction(target):
+            value = summarizer(previous, new)
+        else:
+            value = await threads.run(lambda: summarizer(previous, new))
+        return await value if inspect.isawaitable(value) else value
 
 
 def summarizer_name(summarizer: Summarizer) -> str:

@@ -3,10 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Final, overload
 
 from ..stores.message import Message
 from ..stores.record import Log, Record
+
+STEP: Final = 64
+"""Records read at once, going backwards."""
+
+
+class LogBefore:
+    """A log as it was before record `seq`: lazily, with `systems()` by the log's index."""
+
+    __slots__ = ("_count", "_log", "cursor", "epoch")
+
+    def __init__(self, log: Log, seq: int) -> None:
+        low, high = 0, len(log)
+        while low < high:
+            middle = (low + high) // 2
+            if log[middle].seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        self._log = log
+        self._count = low
+        self.epoch = log.epoch
+        self.cursor = min(log.cursor, seq - 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int, /) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> tuple[Record, ...]: ...
+    def __getitem__(self, index: int | slice, /) -> Record | tuple[Record, ...]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._count)
+            if step > 0:
+                return tuple(self._log[start:stop:step])
+            return tuple(self._log[place] for place in range(start, stop, step))
+        place = index + self._count if index < 0 else index
+        if not 0 <= place < self._count:
+            raise IndexError(f"record {index} of {self._count}")
+        return self._log[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, self._count, STEP):
+            yield from self[start : start + STEP]
+
+    def __reversed__(self) -> Iterator[Record]:
+        for stop in range(self._count, 0, -STEP):
+            yield from reversed(self[max(0, stop - STEP) : stop])
+
+    def systems(self) -> tuple[Record, ...]:
+        """The records of system messages, in order."""
+        return tuple(record for record in self._log.systems() if record.seq <= self.cursor)
 
 
 class LogMessages(Sequence[Message]):

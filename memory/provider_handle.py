@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..actors.future import Future
@@ -13,6 +13,8 @@ from .turn_gate import TurnGates
 
 if TYPE_CHECKING:
     from ..stores.record import Appended, NewRecord
+    from ..stores.session_store import RowsSessionStore
+    from .context import SummaryStore
     from .provider_home import ProviderHome
     from .window import Window
 
@@ -21,7 +23,8 @@ class ProviderHandle:
     """A provider by its place, not its incarnation: what agents and kernels hold.
 
     `journal`: whether durable turns hold on it (PV-9). `gates`: the turn gates of its store.
-    `probes`: whether an append may carry a cursor, so that its id can be looked up.
+    `probes`: whether an append may carry a cursor, so that its id can be looked up. `kept_beside`
+    gives the session store in which summaries and large contents of the conversations are kept.
     While the actor is restarted, requests are sent again under their append id for 35 s.
     """
 
@@ -34,6 +37,7 @@ class ProviderHandle:
         window: Window | None = None,
         custom: bool = False,
         probes: bool = True,
+        kept_beside: Callable[[], RowsSessionStore] | None = None,
     ) -> None:
         self._home = home
         self.journal = journal
@@ -41,11 +45,19 @@ class ProviderHandle:
         self.window = window
         self.custom = custom
         self.probes = probes
+        self._kept_beside = kept_beside
 
     @property
     def home(self) -> ProviderHome:
         """The place of the provider's actor."""
         return self._home
+
+    @property
+    def summaries(self) -> SummaryStore | None:
+        """Where summaries of the logs are kept; None if what is shown is not cut from them."""
+        if self.custom or self.window is not None:
+            return None
+        return None if self._kept_beside is None else self._kept_beside()
 
     def history(
         self, conversation_id: str, *, marks: bool = False, after: int | None = None
@@ -101,6 +113,7 @@ class NoMemory:
     custom = True
     probes = False
     window = None
+    summaries = None
 
     def __init__(self) -> None:
         from .turn_gate import TurnGates

@@ -26,6 +26,7 @@ from keepwell.stores.errors import (
     PredecessorMissing,
     StaleEpoch,
 )
+from keepwell.stores.memory_session_store import MemorySessionStore
 from keepwell.stores.record import Appended, NewRecord, Record
 
 
@@ -163,6 +164,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.store = PlainStore()
+        self.beside = MemorySessionStore()
         self.custom: Any = None
         self._home: ProviderHome | None = None
         self.specs: dict[int, AgentSpec] = {}
@@ -178,7 +180,10 @@ class Bench:
             return ProviderHandle(home, journal=journal, gates=turn_gates(form.target), custom=True)
         await StoreProviderActor.spawn(home, self.store)
         self.home = home
-        return ProviderHandle(home, journal=True, gates=turn_gates(self.store), window=form.window)
+        return ProviderHandle(
+            home, journal=True, gates=turn_gates(self.store), window=form.window,
+            kept_beside=lambda: self.beside,
+        )  # fmt: skip
 
     async def agent(self, model: Any, cid: str = "c", **options: Any) -> Agent:
         spec = AgentSpec(model, **options)

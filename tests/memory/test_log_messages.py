@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepwell.memory.log_messages import LogMessages
+from keepwell.memory.log_messages import LogBefore, LogMessages
 from keepwell.memory.window import apply_window
 from keepwell.stores.message import Message
 from keepwell.stores.record import Record
@@ -83,3 +83,33 @@ def test_a_window_over_a_long_log_reads_what_it_shows():
 def test_a_pure_mark_is_refused():
     with pytest.raises(TypeError, match="record 1 is a pure mark"):
         LogMessages(FakeLog([None]))[0]
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=200), st.data())
+def test_a_log_before_a_record_is_a_prefix_of_it(roles: list[str], data: st.DataObject) -> None:
+    log = FakeLog([Message(role, f"{n}") for n, role in enumerate(roles)])
+    log.records = [record._replace(seq=2 * record.seq) for record in log.records]  # marks between
+    log.cursor = 2 * len(roles)
+    seq = data.draw(st.integers(1, 2 * len(roles) + 3))
+    before = LogBefore(log, seq)
+    expected = [record for record in log.records if record.seq < seq]
+    assert list(before) == expected
+    assert list(reversed(before)) == expected[::-1]
+    assert list(before.systems()) == [r for r in expected if r.message.role == "system"]
+    start, stop = data.draw(st.integers(-9, 9)), data.draw(st.integers(-9, 9))
+    assert before[start:stop] == tuple(expected[start:stop])
+    assert before[::-1] == tuple(expected[::-1])
+    assert len(before) == len(expected) and before.epoch == log.epoch
+    for place in (0, -1, len(expected)):
+        if -len(expected) <= place < len(expected):
+            assert before[place] == expected[place]
+        else:
+            with pytest.raises(IndexError):
+                before[place]
+
+
+def test_a_log_before_a_record_is_found_by_bisection_f14() -> None:
+    log = FakeLog([Message("user", f"{n}") for n in range(100_000)])
+    before = LogBefore(log, 99_990)
+    assert [record.seq for record in before[-2:]] == [99_988, 99_989]
+    assert log.touched < 25

@@ -1,0 +1,82 @@
+"""What a context is cut from: turns of a log, made as they are touched, then the running turn's.
+
+Each turn made is remembered with the message that it stands for, so that a model is shown that
+message whole (reasoning, signatures and all), not what a transcript keeps of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+from ..memory.turn import Turn, message_turn, record_turn, turn_messages
+
+if TYPE_CHECKING:
+    from ..stores.message import Message
+    from ..stores.record import Log, Record
+
+
+class ContextTurns(Sequence[Turn]):
+    """The turns of `log`, lazily, followed by `more` (messages with their turns).
+
+    `shown(message)` gives what of a message of the log is shown: itself, or one that is cut, which
+    is counted anew. Reads of the log only what is touched; what a touch raises is the log's
+    (StaleEpoch, StoreUnavailable). Rule: F14.
+    """
+
+    def __init__(
+        self,
+        log: Log | Sequence[Record],
+        more: Sequence[tuple[Message, Turn]],
+        shown: Callable[[Message], Message],
+    ) -> None:
+        self._log = log
+        self._more = [turn for _message, turn in more]
+        self._shown = shown
+        self._messages = {id(turn): (turn, message) for message, turn in more}
+
+    def __len__(self) -> int:
+        return len(self._log) + len(self._more)
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Turn]: ...
+    def __getitem__(self, index: int | slice) -> Turn | list[Turn]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"turn {index} of {len(self)}")
+        stored = len(self._log)
+        return self._of(self._log[place]) if place < stored else self._more[place - stored]
+
+    def __iter__(self) -> Iterator[Turn]:
+        yield from map(self._of, self._log)
+        yield from self._more
+
+    def __reversed__(self) -> Iterator[Turn]:
+        yield from reversed(self._more)
+        yield from map(self._of, reversed(self._log))
+
+    def systems(self) -> list[Turn]:
+        """The system turns, in order, by the log's index."""
+        index = getattr(self._log, "systems", None)
+        records = index() if index is not None else ()
+        return [*map(self._of, records), *(t for t in self._more if t["role"] == "system")]
+
+    def message_of(self, turn: Turn) -> Message:
+        """The message that a turn stands for; made of it, if it is none of these."""
+        known = self._messages.get(id(turn))
+        return turn_messages([turn])[0] if known is None else known[1]
+
+    def _of(self, record: Record) -> Turn:
+        message = record.message
+        assert message is not None  # logs are read without pure marks
+        shown = self._shown(message)
+        if shown is message:
+            turn = record_turn(record)
+        else:
+            turn = {**message_turn(shown), "seq": record.seq, "turn_id": record.turn_id}
+        self._messages[id(turn)] = (turn, shown)
+        return turn
