@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actors import telemetry
 from ..memory.budget import ContextTooLarge, fit_context
 from ..memory.call_threads import call_threads
-from ..memory.context import ContextReport, Source, Summary, SummaryStore, cut_context, reported
+from ..memory.context import (
+    ContextReport,
+    Recalled,
+    Source,
+    Summary,
+    SummaryStore,
+    cut_context,
+    reported,
+)
 from ..memory.recalled import is_recalled, without_marker, without_recalled
 from ..memory.repair import in_call_order, repair
 from ..memory.token_counter import token_counter
@@ -110,9 +118,8 @@ class ContextBudget:
         """
         await self._prepare()
         messages, before = without_marker(messages)
-        recalled, note = (), ""
-        if given is not None:
-            recalled, note = given.recalled, given.note
+        recalled: tuple[Recalled, ...] = () if given is None else given.recalled
+        note = "" if given is None else given.note
         if any(map(is_recalled, messages)) and not self._fits(messages, instructions, before):
             messages, before = without_recalled(messages, before)
             recalled, note = (), "what was recalled had no room in context="
