@@ -281,14 +281,22 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
                     return
                 else:
                     continue
-            batch = ref._batch or runner.take(ref)
+            batch, queue = ref._batch, ref._queue
             if not batch:
-                if runner.go_idle(ref):
-                    return
+                if not queue:
+                    if runner.go_idle(ref):
+                        return
+                    continue
+                if len(queue) > 1:
+                    batch = runner.take(ref)
+            try:
+                # One that came alone needs no batch. A kill from another thread empties both.
+                message = batch.pop() if batch else queue.pop(0)
+            except IndexError:
                 continue
             left -= 1
-            if not _handle(ref, actor, batch.pop()):
-                actor = None  # the frames of an error lead back to this one
+            if not _handle(ref, actor, message):
+                actor = message = None  # the frames of an error lead back to this one
                 return
     except BaseException as error:
         logger.exception("the loop met an error of its own while it ran %s", ref)

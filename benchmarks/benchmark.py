@@ -15,9 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to do: `quick` is small enough for a smoke test (a few seconds a benchmark)."""
+    """How much to do: `quick` is small enough for a smoke test (a few seconds a benchmark).
+
+    `soak_seconds` is the length of the soak, None for the default of either size.
+    """
 
     quick: bool = False
+    soak_seconds: float | None = None
 
     def pick(self, full: T, quick: T) -> T:
         """Return `quick` on a quick run, else `full`."""
@@ -158,7 +162,8 @@ class Question:
 
     `chart` names the figure that the bars show instead of the rate (a smaller one is better then).
     "curve" draws the contenders as points of a load curve: each has the figures of
-    `open_loop.Load.figures()`.
+    `open_loop.Load.figures()`. "series" draws each further figure over the contenders, which are
+    stretches of time. Without `warm_up` there is no round for warming up.
     """
 
     name: str
@@ -168,6 +173,7 @@ class Question:
     ratios: Sequence[Ratio] = ()
     rounds: int | None = None
     chart: str = ""
+    warm_up: bool = True
 
 
 def faster(name: str, ours: str, theirs: str, *, floor: float | None = None) -> Ratio:

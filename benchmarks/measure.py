@@ -26,7 +26,7 @@ def measure(
     running = [contender for contender in question.contenders if not contender.missing]
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in running}
     rounds = question.rounds or scale.rounds
-    for turn in range(0 if warm_up else 1, rounds + 1):
+    for turn in range(0 if warm_up and question.warm_up else 1, rounds + 1):
         for contender in tuple(running):
             if len(samples[contender.name]) >= (contender.rounds or rounds):
                 continue

@@ -97,15 +97,17 @@ async def open_loop(
     return Load(rate, sorted(latencies), elapsed)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` on an event loop whose timers are exact to some microseconds.
+def precise_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop whose timers are exact to some microseconds.
 
     The usual one waits in whole milliseconds, which would be most of the latency of an append.
     """
-    def loop() -> asyncio.AbstractEventLoop:
-        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
-    with asyncio.Runner(loop_factory=loop) as runner:
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` on a `precise_loop`."""
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
         runner.run(work)
 
 

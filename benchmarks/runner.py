@@ -38,13 +38,16 @@ def run(args: argparse.Namespace) -> int:
     earlier = compare.load(args.compare) if args.compare is not None else None
     if args.report is not None:
         page.prepare(args.report)
+    if args.soak_seconds is not None and not 1 <= args.soak_seconds <= 7 * 24 * 3600:
+        raise InvalidValue(f"--soak-seconds is {args.soak_seconds:g}, not 1 to 604800 (a week)")
+    scale = Scale(quick=args.quick, soak_seconds=args.soak_seconds)
     style = style_for()
     described = machine()
     print(style.dim(one_line(described)))
     reports: list[Report] = []
     for name in wanted:
         started = time.monotonic()
-        report = benchmark(name, Scale(quick=args.quick), progress=_progress(name))
+        report = benchmark(name, scale, progress=_progress(name))
         _clear_progress()
         reports.append(report)
         print(f"\n{report.to_text(style)}")

@@ -92,6 +92,12 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--list", action="store_true", help="list the benchmarks and what they ask")
     bench.add_argument("--quick", action="store_true", help="small sizes, under a minute in all")
     bench.add_argument(
+        "--soak-seconds",
+        type=float,
+        metavar="N",
+        help="how long the benchmark soak runs (default: 30, with --quick 3)",
+    )
+    bench.add_argument(
         "--json",
         type=Path,
         metavar="FILE",
