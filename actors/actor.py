@@ -224,6 +224,13 @@ class Actor(pykka.Actor):
         """What `ref.get_state()` returns: a shallow copy of the actor's attributes. Override it."""
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
 
+    def tree_note(self) -> str:
+        """What the supervision tree shows of this actor beside the usual; nothing. Override it.
+
+        Called from any thread while the actor may be busy: look only at what may be read then.
+        """
+        return ""
+
     def stop(self, reason: ExitReason = NORMAL) -> None:
         """End with `reason` after the message that is being handled."""
         self._actor_ref._send_control(STOP, reason, None)

@@ -75,7 +75,7 @@ class ModelCall:
                 )
                 error.__cause__ = bug
             attempts += max(1, error.attempts)
-            if attempts >= MAX_ATTEMPTS or not error.retryable:
+            if attempts >= MAX_ATTEMPTS or not _worth_waiting(error):
                 if self.partial and not error.partial:
                     error.partial = self.partial
                 error.attempts = attempts
@@ -132,6 +132,13 @@ class ModelCall:
                     "not of a Message and a Usage"
                 )
         raise ModelError(f"{self._model.name} gave {problem}", code="corrupt")
+
+
+def _worth_waiting(error: ModelError) -> bool:
+    """Whether to ask again: not where a circuit breaker wants nobody to wait, and not before the
+    time that the endpoint asked for."""
+    asked_for = error.retry_after or 0.0
+    return error.retryable and error.code != "circuit_open" and asked_for <= MAX_DELAY
 
 
 def _says_something(reply: ModelReply) -> bool:

@@ -29,14 +29,19 @@ class Health:
 
     live: the supervision tree stands; if not, restart the process. ready: new turns are served now:
     live, the default store is open, not draining. reasons: why it is not ready, as sentences.
+    open_circuits: the models whose CircuitBreaker is not closed, by name; that makes nobody
+    unready, since other conversations may use other models.
     """
 
     live: bool
     ready: bool
     reasons: tuple[str, ...] = ()
+    open_circuits: tuple[str, ...] = ()
 
 
-def health(*, tree_stands: bool, store_open: bool, draining: bool) -> Health:
+def health(
+    *, tree_stands: bool, store_open: bool, draining: bool, open_circuits: tuple[str, ...] = ()
+) -> Health:
     """Judge what was seen. Pure."""
     reasons = []
     if not tree_stands:
@@ -45,7 +50,7 @@ def health(*, tree_stands: bool, store_open: bool, draining: bool) -> Health:
         reasons.append("the default store is not open: it is being restarted")
     if draining:
         reasons.append("the runtime is draining")
-    return Health(tree_stands, not reasons, tuple(reasons))
+    return Health(tree_stands, not reasons, tuple(reasons), open_circuits)
 
 
 async def all_done(futures: Iterable[Future[None]], seconds: float | None) -> bool:

@@ -3,6 +3,7 @@
 root (one_for_one)
 ├── default store supervisor (5 in 10 s) ── keepwell.default_store
 ├── supervisors of further stores
+├── circuit_breakers (per child 5 in 10 s)
 ├── providers (per child 5 in 10 s)
 ├── agents (per child 5 in 10 s)
 ├── sessions (per child 5 in 10 s)
@@ -24,6 +25,7 @@ from .actors.context import entered_system
 from .actors.errors import ActorDied, InvalidValue
 from .agent.agent import Agent
 from .agent.agent_supervisor import AgentSupervisor
+from .agent.breaker_supervisor import BreakerSupervisor, circuits_of
 from .agent.delegation import Place
 from .agent.fleet import IDLE_SECONDS, WAIT_SECONDS, Fleet
 from .agent.open_turns import OpenTurn, find_open_turns
@@ -150,6 +152,9 @@ class Runtime:
         return [self._store_child(DEFAULT_STORE, self._default)]
 
     async def _start_branches(self) -> None:
+        await self.supervisor.start_child(
+            ChildSpec("circuit_breakers", BreakerSupervisor, type="supervisor")
+        )
         self._providers = await self.supervisor.start_child(
             ChildSpec("providers", ProviderSupervisor, type="supervisor")
         )
@@ -181,6 +186,7 @@ class Runtime:
             tree_stands=self._tree.stands,
             store_open=self._default.port.engine is not None,
             draining=self._draining is not None,
+            open_circuits=circuits_of(self.system).not_closed() if self._tree.stands else (),
         )
 
     def drain(self, timeout: float = DRAIN_SECONDS) -> Future[bool]:

@@ -35,7 +35,8 @@ class TreeNode:
     restarts: by its supervisor. last_error: why the last incarnation ended, as text; None if none
         has. uptime: seconds. mailbox: messages waiting. handled: messages so far.
     links: linked actors. monitors: how many watch it. suspended: see `ActorRef.suspend`.
-    strategy: of a supervisor. children: in start order.
+    strategy: of a supervisor. children: in start order. note: what the actor itself has to say,
+        see `Actor.tree_note`.
     """
 
     id: Hashable
@@ -54,6 +55,7 @@ class TreeNode:
     suspended: bool = False
     strategy: str | None = None
     children: tuple[TreeNode, ...] = ()
+    note: str = ""
 
     def walk(self) -> Iterator[TreeNode]:
         """This node and all below, parents before children."""
@@ -108,6 +110,8 @@ def _line(node: TreeNode) -> str:
         parts.append(f"up {node.uptime:.1f} s")
         parts.append(f"mailbox {node.mailbox}")
         parts.append(f"handled {node.handled}")
+    if node.note:
+        parts.append(node.note)
     if node.suspended:
         parts.append("suspended")
     if node.restarts:
@@ -174,7 +178,15 @@ def _node(ref: AnyRef, child_id: Hashable, kind: NodeType, record: ChildRecord |
         suspended=facts["suspended"],
         strategy=strategy,
         children=children,
+        note=_note(actor),
     )
+
+
+def _note(actor: Any) -> str:
+    try:
+        return str(actor.tree_note())
+    except Exception:  # it has ended, is half made, or has a bug: the tree is shown all the same
+        return ""
 
 
 def _reason(record: ChildRecord) -> str | None:

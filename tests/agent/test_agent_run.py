@@ -177,6 +177,19 @@ async def test_ag_7_two_retries_then_a_model_error_and_the_question_stays(bench:
     assert bench.store.shape("c") == "u a u u a"
 
 
+@pytest.mark.parametrize("code", ["rate_limited", "circuit_open"])
+async def test_ag_7_nobody_is_asked_before_the_time_that_they_asked_for(
+    bench: Any, code: Any
+) -> None:
+    """A long wait is the caller's to decide upon: the turn fails at once and says how long."""
+    model = ScriptedModel(ModelError("later", code=code, retryable=True, retry_after=3600), "no")
+    agent = await bench.agent(model)
+    with pytest.raises(ModelError) as caught:
+        await agent.run("q1")
+    assert (caught.value.code, caught.value.retry_after) == (code, 3600)
+    assert len(model.requests) == 1
+
+
 async def test_f28_a_broken_stream_is_never_the_answer(bench: Any) -> None:
     broken = Broken("half an ans", ModelError("cut", code="truncated"))
     agent = await bench.agent(ScriptedModel(broken, "whole"))

@@ -1,31 +1,36 @@
-"""The circuit breaker: the machine as a table, its laws, and the model around it."""
+"""The circuit breaker: the machine as a table, its laws, the model around it, its actor's end."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import aclosing
 from itertools import pairwise
 
+import pykka
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keepwell.actors import telemetry
 from keepwell.actors.errors import InvalidValue
-from keepwell.agent.circuit_breaker import (
+from keepwell.agent.breaker_state import (
     BreakerPolicy,
     BreakerState,
-    CircuitBreaker,
     Phase,
     abandoned,
     admit,
     failed,
     succeeded,
 )
+from keepwell.agent.circuit_breaker import CircuitBreaker
 from keepwell.agent.errors import ModelError
 from keepwell.agent.model import ModelRequest, TextDelta
 from keepwell.agent.scripted_model import Broken, Held, ScriptedModel
+from keepwell.agent.spec import AgentSpec
+from keepwell.runtime import Runtime
 from keepwell.stores.message import Message
+from keepwell.supervision import tree
 
 POLICY = BreakerPolicy(failures=2, cooldown=10.0)
 ASK = ModelRequest((Message("user", "hello"),))
@@ -185,3 +190,166 @@ async def test_a_cancelled_trial_leaves_the_next_one_free():
 def test_bad_policies_are_refused(bad):
     with pytest.raises(InvalidValue):
         BreakerPolicy(**bad)
+
+
+# -- the actor below it ------------------------------------------------------------------------
+
+
+def branch(runtime):
+    """The supervisor of breakers in the runtime's tree."""
+    (found,) = (node for node in tree(runtime.supervisor).walk() if node.id == "circuit_breakers")
+    return found
+
+
+async def settled(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 -- another thread's work, seen in the tree
+            await asyncio.sleep(0.002)
+
+
+def gone(ref):
+    """Done when the actor has ended."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ref.on_exit(lambda _reason: loop.call_soon_threadsafe(ended.set))
+    return ended.wait()
+
+
+async def opened(runtime):
+    """A breaker that has opened in a runtime, its clock, and the ref of its actor."""
+    clock = Clock()
+    inner = ScriptedModel(DOWN, *["up"] * 100, shared=True)
+    model = CircuitBreaker(inner, BreakerPolicy(1, 10.0), clock=clock)
+    with pytest.raises(ModelError, match="down"):
+        await model.complete(ASK)
+    (node,) = branch(runtime).children
+    return model, clock, node.ref
+
+
+async def test_agents_share_it_and_the_tree_and_health_show_it():
+    async with Runtime() as runtime:
+        inner = ScriptedModel(DOWN, repeat=True, shared=True, name="far")
+        spec = AgentSpec(CircuitBreaker(inner, BreakerPolicy(3, 60.0)))
+        first, second = [await runtime.spawn(spec, name) for name in "ab"]
+        with pytest.raises(ModelError, match="down"):
+            await first.run("hello")
+        assert len(inner.requests) == 3
+        with pytest.raises(ModelError) as caught:
+            await second.run("hello")
+        assert caught.value.code == "circuit_open"
+        assert len(inner.requests) == 3, "what the first has met spares the second the wait"
+        (node,) = branch(runtime).children
+        assert node.note == "far: open, 3 failures"
+        assert node.note in str(tree(runtime.supervisor))
+        assert (await node.ref.get_state())["phase"] == "open"
+        assert runtime.health().open_circuits == ("far",)
+        assert runtime.health().ready
+    assert runtime.health().open_circuits == ()
+
+
+async def test_a_killed_breaker_fails_no_call_and_forgets_nothing():
+    async with Runtime() as runtime:
+        model, clock, ref = await opened(runtime)
+        ended = gone(ref)
+        ref.kill()
+        with pytest.raises(ModelError) as caught:  # asked in the middle of its restart
+            await model.complete(ASK)
+        assert caught.value.code == "circuit_open"
+        await ended
+        (node,) = branch(runtime).children
+        assert (node.restarts, node.note) == (1, f"{model.name}: open, 1 failures")
+        clock.now = 10.0
+        assert (await model.complete(ASK)).message.text == "up"
+        assert model.state.phase is Phase.CLOSED
+
+
+async def test_calls_go_on_while_it_is_killed_again_and_again_and_given_up():
+    """Past its restart intensity it is given up; then the next call has a new one."""
+    async with Runtime() as runtime:
+        model, clock, _ = await opened(runtime)
+        given_up = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def note(event, fields):
+            loop.call_soon_threadsafe(given_up.set)
+
+        clock.now = 10.0
+        with telemetry.attach("keepwell.supervisor.child_given_up", note):
+            while not given_up.is_set():
+                for node in branch(runtime).children:
+                    if node.ref is not None:
+                        node.ref.kill()
+                await asyncio.sleep(0)
+        await settled(lambda: not branch(runtime).children)
+        assert (await model.complete(ASK)).message.text == "up"  # the trial after the cool-down
+        replies = await asyncio.gather(*(model.complete(ASK) for _ in range(20)))
+        assert {reply.message.text for reply in replies} == {"up"}
+        await settled(lambda: [n.status for n in branch(runtime).children] == ["running"])
+
+
+async def test_it_survives_the_crash_of_its_supervisor():
+    async with Runtime() as runtime:
+        model, clock, ref = await opened(runtime)
+        ended = gone(ref)
+        before = branch(runtime)
+        before.ref.kill()
+        await ended
+        await settled(lambda: branch(runtime).restarts == 1 and branch(runtime).ref is not None)
+        assert model.state.phase is Phase.OPEN
+        clock.now = 10.0
+        assert (await model.complete(ASK)).message.text == "up"
+        await settled(lambda: len(branch(runtime).children) == 1)
+
+
+async def test_one_that_never_answers_is_done_without(monkeypatch):
+    monkeypatch.setattr("keepwell.agent.breaker_home.PATIENCE", 0.05)
+    async with Runtime() as runtime:
+        model, clock, ref = await opened(runtime)
+        await ref.suspend()
+        with pytest.raises(ModelError) as caught:
+            await model.complete(ASK)
+        assert caught.value.code == "circuit_open"
+        clock.now = 10.0
+        assert (await model.complete(ASK)).message.text == "up"
+        assert model.state.phase is Phase.CLOSED
+
+
+async def test_without_a_runtime_there_is_no_actor():
+    before = pykka.ActorRegistry.get_all()
+    model = CircuitBreaker(ScriptedModel(DOWN, "up"), BreakerPolicy(1, 10.0), clock=Clock())
+    with pytest.raises(ModelError, match="down"):
+        await model.complete(ASK)
+    with pytest.raises(ModelError, match="circuit is open"):
+        await model.complete(ASK)
+    assert not model._home().attended
+    assert pykka.ActorRegistry.get_all() == before
+
+
+async def test_each_runtime_judges_for_itself():
+    inner = ScriptedModel(DOWN, "up", "up", shared=True)
+    model = CircuitBreaker(inner, BreakerPolicy(1, 60.0))
+    async with Runtime(name="one"):
+        with pytest.raises(ModelError):
+            await model.complete(ASK)
+        async with Runtime(name="two"):
+            assert model.state.phase is Phase.CLOSED
+            assert (await model.complete(ASK)).message.text == "up"
+        assert model.state.phase is Phase.OPEN
+
+
+async def test_one_that_nobody_has_any_more_ends_when_another_begins():
+    async with Runtime() as runtime:
+
+        async def used() -> tuple[CircuitBreaker, object]:
+            model = CircuitBreaker(ScriptedModel("up"))
+            await model.complete(ASK)
+            await settled(lambda: branch(runtime).children and model._home().ref is not None)
+            return model, model._home().ref
+
+        held = [await used()]
+        first = held.pop()[1]
+        gc.collect()
+        held.append(await used())
+        second = held[0][1]
+        assert [node.ref for node in branch(runtime).children] == [second]
+        assert not first.is_alive()

@@ -226,7 +226,8 @@ async def test_start_child_and_the_tree() -> None:
         ref = await runtime.start_child(ChildSpec("worker", Worker))
         assert await ref.call(21) == 42
         ids = [child.id for child in await runtime.supervisor.which_children()]
-        assert ids == ["worker", "sessions", "agents", "providers", ("store", DEFAULT_STORE)]
+        branches = ["sessions", "agents", "providers", "circuit_breakers"]
+        assert ids == ["worker", *branches, ("store", DEFAULT_STORE)]
 
 
 async def test_start_store_gives_a_named_handle(tmp_path: Path) -> None:
