@@ -19,6 +19,7 @@ import uvicorn
 from keepwell import AgentSpec, Message, ModelReply, ModelRequest, Runtime, ToolCall, service, tool
 from keepwell.agent.function_model import make_reply
 from keepwell.agent.model import TextDelta
+from keepwell.stores import sweep
 
 FOLDER = Path(os.environ["DATA_DIR"])
 PAUSE = float(os.environ.get("PAUSE", "0"))
@@ -78,6 +79,7 @@ def load_example() -> Any:
 
 
 if __name__ == "__main__":
+    sweep.ID_LIFE = float(os.environ.get("ID_LIFE", sweep.ID_LIFE))
     example = load_example()
     example.runtime_of_service = service.lifespan(
         lambda: Runtime(FOLDER / "data"), drain_timeout=GRACE

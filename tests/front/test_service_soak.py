@@ -52,7 +52,7 @@ class Front:
         self.kills = 0
 
     async def start(self) -> None:
-        self.server = self._serve(APP, self._folder, PAUSE="0.02", GRACE=str(GRACE))
+        self.server = self._serve(APP, self._folder, PAUSE="0.02", GRACE=str(GRACE), ID_LIFE="5")
         url = await asyncio.to_thread(lambda: self.server.url)
         self._port = int(url.rpartition(":")[2])
         self._up.set()
@@ -70,9 +70,10 @@ class Front:
         await self.start()
 
     def rss(self) -> int:
-        """Resident bytes of the server."""
-        pages = int(Path(f"/proc/{self.server.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Resident bytes of the server, without the pages of the data file that are mapped in:
+        those grow with the file."""
+        status = Path(f"/proc/{self.server.process.pid}/status").read_text()
+        return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
     def disk(self) -> int:
         """Bytes on disk of the data directory."""
