@@ -21,7 +21,8 @@ import threading
 import time
 from _thread import allocate_lock, get_ident
 from asyncio import _get_running_loop
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import pykka
@@ -56,6 +57,7 @@ class Waiter(Protocol):
 class _Thread(threading.local):
     waiter: Waiter | None = None
     waker: _LoopWaker | None = None
+    held: set[_LoopWaker] | None = None
 
 
 _thread = _Thread()
@@ -83,11 +85,20 @@ class _LoopWaker:
         self._scheduled = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
+        held = _thread.held
+        if held is not None:
+            self._ready.append(waiter)
+            held.add(self)
+            return
         if _get_running_loop() is self.loop:
             if not waiter.done():
                 waiter.set_result(None)
             return
         self._ready.append(waiter)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Have the loop complete what is ready, if that is not on its way already."""
         scheduled, self._scheduled = self._scheduled, True
         if not scheduled:
             try:
@@ -103,6 +114,25 @@ class _LoopWaker:
         for waiter in batch:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+@contextmanager
+def wakes_held() -> Iterator[None]:
+    """Wake each event loop once, at the end of the block, for all futures completed in it.
+
+    Waking a loop lets its thread run at once and this one wait for it: a thread that completes many
+    futures would be stopped again and again. The block must be short and must not wait.
+    """
+    if _thread.held is not None:  # the outer block's end is soon enough
+        yield
+        return
+    held = _thread.held = set()
+    try:
+        yield
+    finally:
+        _thread.held = None
+        for waker in held:
+            waker.schedule()
 
 
 def _waker(loop: asyncio.AbstractEventLoop) -> _LoopWaker:
@@ -305,7 +335,21 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._state:
-            yield from self._suspend()
+            if self._guard is not None:
+                self._guard()
+            loop = asyncio.get_running_loop()
+            if self._get_hook is not None:
+                yield from loop.run_in_executor(None, self._get_by_hook, None)
+            else:
+                inner: asyncio.Future[None] = loop.create_future()
+                waiter = (_waker(loop), inner)
+                self._add_waiter(waiter)
+                try:
+                    yield from inner
+                except asyncio.CancelledError:
+                    self._remove_waiter(waiter)
+                    self._given_up()
+                    raise
         if self._state == _VALUE:
             value: T = self._value
             return value
@@ -313,23 +357,6 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
         raise error.with_traceback(traceback)
 
     __iter__ = __await__
-
-    def _suspend(self) -> Generator[Any, None, None]:
-        if self._guard is not None:
-            self._guard()
-        loop = asyncio.get_running_loop()
-        if self._get_hook is not None:
-            yield from loop.run_in_executor(None, self._get_by_hook, None)
-            return
-        inner: asyncio.Future[None] = loop.create_future()
-        waiter = (_waker(loop), inner)
-        self._add_waiter(waiter)
-        try:
-            yield from inner
-        except asyncio.CancelledError:
-            self._remove_waiter(waiter)
-            self._given_up()
-            raise
 
     def _given_up(self) -> None:
         """A task that waited, or was about to, has been cancelled."""
@@ -441,17 +468,21 @@ class _Derived(Future[T]):
     def _from_sources(self, timeout: float | None) -> T:
         return self._compute([source.get(timeout=timeout) for source in self._sources])
 
-    def _suspend(self) -> Generator[Any, None, None]:
-        values = []
-        for source in self._sources:
-            if isinstance(source, Future):
-                value = yield from source.__await__()
-            else:  # a plain one of pykka's blocks whoever awaits it
-                loop = asyncio.get_running_loop()
-                value = yield from loop.run_in_executor(None, source.get)
-            values.append(value)
-        if self._state == _PENDING:
-            self.complete(self._compute(values))
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._state:
+            values = []
+            for source in self._sources:
+                if isinstance(source, Future):
+                    value = yield from source.__await__()
+                else:  # a plain one of pykka's blocks whoever awaits it
+                    loop = asyncio.get_running_loop()
+                    value = yield from loop.run_in_executor(None, source.get)
+                values.append(value)
+            if self._state == _PENDING:
+                self.complete(self._compute(values))
+        return (yield from super().__await__())
+
+    __iter__ = __await__
 
     def _add_waiter(self, waiter: Any) -> None:
         super()._add_waiter(waiter)

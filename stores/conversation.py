@@ -12,10 +12,16 @@ batch log only, and are never evicted.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .message import Message
 from .record import ConversationInfo, Record
+
+if TYPE_CHECKING:
+    from .request import Append
+
+# The way past the named tuples' own constructors, which take twice as long.
+_tuple: Any = tuple.__new__
 
 RECORD_OVERHEAD = 600
 """Bytes that a decoded record takes beside its text; an estimate for the cache's bound."""
@@ -77,23 +83,29 @@ class Conversation:
         self.used = True
         self.dirty = False
 
-    def extend(self, records: list[Record], size: int, tokens: int, micros: int) -> None:
-        """Publish records that follow the head; `size` in bytes, `micros` when."""
-        (epoch, cursor, total, all_tokens, base, unseen, all_records, spoken, messages, systems,
+    def extend(self, request: Append, seq: int, at: datetime, micros: int) -> int:
+        """Publish an append's records, which follow the head, from `seq` on; `at` is `micros`.
+
+        Returns by how many bytes the tail has grown.
+        """
+        (epoch, _, total, tokens, base, unseen, records, spoken, messages, systems,
          created, _) = self.view
-        for record in records:
-            message = record[1]
-            all_records.append(record)
+        counter = request.counter
+        for message, turn_id, mark, _, _, count in request.parts:
+            record = _tuple(Record, (seq, message, turn_id, count, counter, at, mark))
+            seq += 1
+            records.append(record)
             if message is not None:
                 spoken.append(record)
                 messages.append(message)
                 total += 1
                 if message.role == "system":
                     systems.append(record)
-        count = len(records)
-        self.view = View(epoch, cursor + count, total, all_tokens + tokens, base, unseen,
-                         all_records, spoken, messages, systems, created or micros, micros)
-        self.size += size + RECORD_OVERHEAD * count
+        self.view = _tuple(View, (epoch, seq - 1, total, tokens + request.tokens, base, unseen,
+                                  records, spoken, messages, systems, created or micros, micros))
+        grown = request.size + RECORD_OVERHEAD * len(request.parts)
+        self.size += grown
+        return grown
 
     def reset(self, epoch: int) -> None:
         """Publish a clear."""

@@ -31,7 +31,7 @@ from ..actors.failpoint import failpoint
 from .codec import decode, encode
 from .conversation import Conversation, empty_view, moment
 from .conversation_id import TEMPORARY_PREFIX
-from .disk_tables import Tables, move, stored_id
+from .disk_tables import Packed, Tables, move, stored_id
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
 from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore
@@ -114,6 +114,7 @@ class DiskEngine(Engine):
         self._codes: dict[str, int] = {}
         self._numbers = 0
         self._batch_bytes = 0
+        self._packed = Packed()
         self._format = FORMAT
         self._commits = self._committed = 0
         self._loading = False
@@ -186,8 +187,10 @@ class DiskEngine(Engine):
                 for entry in unpack_batch(value, self._counters, self._recall):
                     self._numbers = max(self._numbers, entry.conversation.number)
                     self._apply(entry)
-                    self.pending.add(entry)
-            except ValueError as problem:
+                    packed = Packed()
+                    packed.add([entry], self._codes)
+                    self.pending.add([entry], packed)
+            except (ValueError, KeyError) as problem:
                 raise DamagedStore(self.path, f"batch {place} cannot be read ({problem})") \
                     from problem
             self.pending.keep(place, len(value))
@@ -203,7 +206,8 @@ class DiskEngine(Engine):
                 self._admit(conversation)
             conversation.dirty = True
             if type(entry) is Written:
-                self._extend(entry, conversation, moment(entry.micros))
+                conversation.extend(entry.request, entry.first_seq, moment(entry.micros),
+                                    entry.micros)
             else:
                 conversation.reset(entry.epoch)
 
@@ -242,11 +246,10 @@ class DiskEngine(Engine):
 
             get, ids, waiting = txn.get, self.tables.ids, self.pending.ids
 
-            def find_id(key: bytes) -> IdEntry | Written | None:
-                found = waiting.get(key)
-                if found is not None:
-                    return found
-                value = get(key, db=ids)
+            def find_id(key: bytes) -> IdEntry | None:
+                value = waiting.get(key)
+                if value is None:
+                    value = get(key, db=ids)
                 return None if value is None else stored_id(value)
 
             plan = Plan(int(self._wall() * 1e6), self._find, self._number, find_id)
@@ -292,20 +295,24 @@ class DiskEngine(Engine):
 
     def _write(self, txn: Transaction, plan: Plan) -> bool:
         """Write a plan as one row of the log, or move everything; True if it moved."""
-        entries, pending = plan.entries, self.pending
+        entries, pending, codes = plan.entries, self.pending, self._codes
         size = 0
         for entry in entries:
             if type(entry) is Written:
-                size += entry.request.size
-                if entry.request.counter not in self._codes:
-                    self._name_counter(entry.request.counter)
+                request = entry.request
+                size += request.size
+                if request.counter not in codes:
+                    self._name_counter(request.counter)
         if len(self._codes) > self._codes_stored:
             txn.put(b"counters", encode(tuple(self._codes.items())), db=self.tables.meta)
+        self._packed = packed = Packed()
+        packed.add(entries, codes)
         if (len(pending.places) >= MOVE_BATCHES or pending.bytes + size > MOVE_BYTES
-                or pending.records > MOVE_RECORDS):
+                or len(pending.packed.rows) > MOVE_RECORDS):
             failpoint("store.move.begin")
-            move(txn, self.tables, [*pending.entries, *entries], plan.stages, self._codes,
-                 pending.turns_after(entries))
+            touched = pending.conversations | {entry.conversation.key: entry.conversation
+                                               for entry in entries}
+            move(txn, self.tables, [pending.packed, packed], touched, plan.stages)
             self._unlog(txn)
             failpoint("store.move.end")
             return True
@@ -316,21 +323,21 @@ class DiskEngine(Engine):
 
     def _publish_commit(self, plan: Plan, moved: bool) -> None:
         """Bring memory in line with the table, whose transaction has succeeded."""
-        pending = self.pending
+        pending, packed = self.pending, self._packed
         with self._lock:
             if moved:
-                settled = [*pending.entries, *plan.entries]
+                waited = pending.conversations
+                if pending.packed.clears or packed.clears:
+                    self.sweep_due = 0.0
                 pending.clear()
                 self._publish(plan)
-                for entry in settled:
-                    conversation = entry.conversation
+                for conversation in (*waited.values(),
+                                     *(entry.conversation for entry in plan.entries)):
                     conversation.dirty = False
                     conversation.stored = conversation.view.cursor
-                    if type(entry) is Cleared:
-                        self.sweep_due = 0.0
                 return
+            pending.add(plan.entries, packed)
             for entry in plan.entries:
-                pending.add(entry)
                 entry.conversation.dirty = True
             pending.keep(pending.next_place, self._batch_bytes)
             self._publish(plan)
@@ -365,19 +372,19 @@ class DiskEngine(Engine):
 
     def settle(self) -> None:
         """Move all waiting batches now."""
-        if self.pending.entries and not self.environment.readonly:
+        pending = self.pending
+        if pending.places and not self.environment.readonly:
             def work(txn: Transaction) -> bool:
-                waiting = self.pending
-                move(txn, self.tables, waiting.entries, {}, self._codes, waiting.turns)
+                move(txn, self.tables, [pending.packed], pending.conversations, {})
                 self._unlog(txn)
                 return True
 
             self.environment.write(work)
             with self._lock:
-                for entry in self.pending.entries:
-                    entry.conversation.dirty = False
-                    entry.conversation.stored = entry.conversation.view.cursor
-                self.pending.clear()
+                for conversation in pending.conversations.values():
+                    conversation.dirty = False
+                    conversation.stored = conversation.view.cursor
+                pending.clear()
             self.sweep_due = 0.0
 
     def sync(self) -> None:

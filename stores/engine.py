@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -142,29 +141,22 @@ class Engine(ABC):
     def _publish(self, plan: Plan) -> None:
         """Show the effects of a plan to readers; after its commit, before its answers."""
         failpoint("store.publish")
-        at = moment(plan.micros)
+        micros, grown = plan.micros, 0
+        at = moment(micros)
         with self._lock:
             for entry in plan.entries:
                 conversation = entry.conversation
                 conversation.used = True
-                before = conversation.size
                 if type(entry) is Written:
-                    self._extend(entry, conversation,
-                                 at if entry.micros == plan.micros else moment(entry.micros))
+                    grown += conversation.extend(
+                        entry.request, entry.first_seq,
+                        at if entry.micros == micros else moment(entry.micros), entry.micros)
                 else:
+                    grown -= conversation.size
                     conversation.reset(entry.epoch)
-                self._hot += conversation.size - before
+            self._hot += grown
         if self.cache_bytes is not None and self._hot > self.cache_bytes:
             self._evict()
-
-    @staticmethod
-    def _extend(entry: Written, conversation: Conversation, at: datetime) -> None:
-        request, seq = entry.request, entry.first_seq
-        counter = request.counter
-        conversation.extend(
-            [Record(seq + place, message, turn_id, tokens, counter, at, mark)
-             for place, (message, turn_id, mark, _, _, tokens) in enumerate(request.parts)],
-            request.size, request.tokens, entry.micros)
 
     def _admit(self, conversation: Conversation) -> None:
         self._known[conversation.key] = conversation

@@ -9,6 +9,7 @@ lists and dicts back. Only tuple/list and bytes/bytearray are not told apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,26 @@ class Unstorable(Exception):
     @property
     def path(self) -> str:
         return "".join(reversed(self.steps)).removeprefix(".")
+
+
+class Frozen:
+    """Base of immutable objects with slots, which are set once by the slots' own setters."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(
+            f"cannot assign to {name!r}: a {type(self).__name__} is immutable"
+        )
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete {name!r}: a {type(self).__name__} is immutable")
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self
 
 
 class FrozenDict(dict[str, Any]):

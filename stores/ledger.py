@@ -23,11 +23,9 @@ class Stage:
     __slots__ = ("conversation", "created", "cursor", "epoch", "tokens", "total", "updated")
 
     def __init__(self, conversation: Conversation) -> None:
-        view = conversation.view
         self.conversation = conversation
-        self.epoch, self.cursor = view.epoch, view.cursor
-        self.total, self.tokens = view.total, view.tokens
-        self.created, self.updated = view.created, view.updated
+        (self.epoch, self.cursor, self.total, self.tokens, _, _, _, _, _, _, self.created,
+         self.updated) = conversation.view
 
 
 class Written:

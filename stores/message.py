@@ -8,11 +8,10 @@ valid when it went in and is built by `_trusted`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import FrozenInstanceError
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from .errors import InvalidMessage, shown
-from .frozen import EMPTY, FrozenDict, Unstorable, freeze, thaw
+from .frozen import EMPTY, Frozen, FrozenDict, Unstorable, freeze, thaw
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 """The roles of a message, in the order of their codes on disk."""
@@ -20,29 +19,12 @@ ROLES: Final = ("system", "user", "assistant", "tool")
 Content = str | None | tuple[Mapping[str, Any], ...]
 """What a message says: text, nothing, or parts, each a mapping with a `type`."""
 
+_PLAIN_ROLES = frozenset({"system", "user", "assistant"})
 _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _CALL_OWN = frozenset({"id", "name", "arguments"})
 
 
-class _Frozen:
-    __slots__ = ()
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(
-            f"cannot assign to {name!r}: a {type(self).__name__} is immutable"
-        )
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"cannot delete {name!r}: a {type(self).__name__} is immutable")
-
-    def __copy__(self) -> Any:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Any:
-        return self
-
-
-class ToolCall(_Frozen):
+class ToolCall(Frozen):
     """One call of a tool, wished for by an assistant message.
 
     `arguments` is a mapping, or the raw text that the model wrote (it may be cut off or no JSON:
@@ -106,7 +88,7 @@ class ToolCall(_Frozen):
         return f"ToolCall({self.id!r}, {self.name!r}, {self.arguments!r}{extra})"
 
 
-class Message(_Frozen):
+class Message(Frozen):
     """One message of a conversation, immutable.
 
     `role` is system, user, assistant or tool. `content` is a str, None, or a tuple of parts (each
@@ -146,6 +128,13 @@ class Message(_Frozen):
         Raises `InvalidMessage` (CS-11…13). `Message.from_dict(m).to_dict()` equals `m`, but for
         tuples that came as lists and absent content that came as None.
         """
+        if type(value) is dict and len(value) == 2:
+            # What most messages are: a role and a text, nothing to be checked but these.
+            role, content = value.get("role"), value.get("content")
+            if type(content) is str and type(role) is str and role in _PLAIN_ROLES:
+                message = _new(cls)
+                _set(message, role, content, (), None, EMPTY)
+                return message
         if not isinstance(value, Mapping):
             raise InvalidMessage(f"must be a Message or a mapping, not {shown(value)}", index=index)
         if "role" not in value:

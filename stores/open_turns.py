@@ -69,7 +69,7 @@ def open_ids(engine: DiskEngine, after: bytes | None, limit: int) -> list[str]:
     # First what waits in memory, then the table: what is moved in between is seen twice, not never.
     with engine._lock:
         pending = engine.pending
-        waiting = dict(pending.turns)
+        waiting = dict(pending.packed.turns)
         found = {
             key: pending.conversations[key].conversation_id
             for key, is_open in waiting.items()
@@ -90,7 +90,7 @@ def open_ids(engine: DiskEngine, after: bytes | None, limit: int) -> list[str]:
 def is_indexed(engine: DiskEngine, key: bytes) -> bool:
     """Whether the index says that a conversation has an open turn."""
     with engine._lock:
-        waiting = engine.pending.turns.get(key)
+        waiting = engine.pending.packed.turns.get(key)
     if waiting is not None:
         return waiting
     with engine.environment.read() as txn:

@@ -8,8 +8,8 @@ from zlib import crc32
 from .codec import decode, decode_body, encode
 from .conversation import Conversation
 from .conversation_id import conversation_key
+from .disk_tables import Packed
 from .ledger import Cleared, Written
-from .open_turns import note_turn
 from .request import Append, Part
 
 _APPEND, _CLEAR = 0, 1
@@ -19,15 +19,13 @@ Recall = Callable[[str, bytes, int], Conversation]
 
 
 class Pending:
-    """What waits to be moved, in order: entries, their batches' places, append ids, conversations.
+    """What waits to be moved: its rows, its batches' places, its append ids and conversations.
 
-    Changed by the owner only; `conversations` and `turns` under the engine's lock, because listings
-    read them.
+    Changed by the owner only; `conversations` and `packed.turns` under the engine's lock, because
+    listings read them.
     """
 
-    __slots__ = (
-        "bytes", "conversations", "entries", "ids", "next_place", "places", "records", "turns",
-    )  # fmt: skip
+    __slots__ = ("bytes", "conversations", "ids", "next_place", "packed", "places")
 
     def __init__(self) -> None:
         self.next_place = 1
@@ -35,31 +33,18 @@ class Pending:
 
     def clear(self) -> None:
         """Forget everything: it has been moved."""
-        self.entries: list[Written | Cleared] = []
+        self.packed = Packed()
         self.places: list[int] = []
-        self.ids: dict[bytes, Written] = {}
+        self.ids: dict[bytes, bytes] = {}
         self.conversations: dict[bytes, Conversation] = {}
-        # Whether the newest turn is open, of conversations in which what waits says anything of it.
-        self.turns: dict[bytes, bool] = {}
-        self.bytes = self.records = 0
+        self.bytes = 0
 
-    def add(self, entry: Written | Cleared) -> None:
-        """Take an entry whose batch is committed."""
-        self.entries.append(entry)
-        conversation = entry.conversation
-        self.conversations[conversation.key] = conversation
-        note_turn(entry, self.turns)
-        if type(entry) is Written:
-            self.records += entry.size
-            if entry.id_key is not None:
-                self.ids[entry.id_key] = entry
-
-    def turns_after(self, entries: Sequence[Written | Cleared]) -> dict[bytes, bool]:
-        """`turns` as they are once these entries follow."""
-        turns = dict(self.turns)
+    def add(self, entries: Sequence[Written | Cleared], packed: Packed) -> None:
+        """Take entries whose batch is committed, and what they were packed into."""
+        self.packed.extend(packed)
+        self.ids.update(packed.ids)
         for entry in entries:
-            note_turn(entry, turns)
-        return turns
+            self.conversations[entry.conversation.key] = entry.conversation
 
     def keep(self, place: int, size: int) -> None:
         """Note that the batch of the entries added last is at `place`, and its bytes."""

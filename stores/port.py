@@ -235,12 +235,9 @@ class Port:
     def hold(self, requests: list[Request]) -> list[Request]:
         """Note that these requests are being committed; withdrawn ones are left out."""
         self.taken = requests  # before counting: `_expire` looks here
-        live = []
         for request in requests:
             request.attempts += 1
-            if not request.withdrawn:
-                live.append(request)
-        self.taken = live
+        self.taken = live = [request for request in requests if not request.withdrawn]
         return live
 
     def settle(self, request: Request) -> None:
@@ -252,14 +249,15 @@ class Port:
         self._signalled = False  # first, so that whoever queues from here on signals again
         queue, records, size = self.queue, 0, 0
         batch: list[Request] = []
+        pop, push = queue.popleft, batch.append
         while queue and records < BATCH_RECORDS and size < BATCH_BYTES:
             request = queue[0]
             if type(request) is Append:
-                if batch and size + request.size > BATCH_BYTES:
+                size += request.size
+                if batch and size > BATCH_BYTES:
                     break
                 records += len(request.parts)
-                size += request.size
-            batch.append(queue.popleft())
+            push(pop())
         return batch
 
     def _run_reads(self, engine: Engine) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol, overload
 
 from .errors import InvalidMessage, shown
-from .frozen import FrozenDict, Unstorable, freeze_mapping
+from .frozen import Frozen, FrozenDict, Unstorable, freeze_mapping
 from .message import Message
 
 
@@ -76,19 +76,52 @@ class NewRecord:
     __hash__ = None  # type: ignore[assignment]  # compared in tests only; never a key
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(Frozen):
     """What an `add` did: `count` records from `first_seq` on; the head is now `cursor`.
 
     With `replayed` nothing was written: this is the result of the first time (CS-15). An empty
     add has count 0 and `first_seq` = `cursor` + 1.
     """
 
+    # By hand: one is made for each append, and a frozen dataclass takes four times as long.
+    __slots__ = ("count", "cursor", "epoch", "first_seq", "replayed")
+    __match_args__ = ("first_seq", "cursor", "epoch", "count", "replayed")
+
     first_seq: int
     cursor: int
     epoch: int
     count: int
-    replayed: bool = False
+    replayed: bool
+
+    def __init__(self, first_seq: int, cursor: int, epoch: int, count: int,
+                 replayed: bool = False) -> None:
+        _set_first_seq(self, first_seq)
+        _set_cursor(self, cursor)
+        _set_epoch(self, epoch)
+        _set_count(self, count)
+        _set_replayed(self, replayed)
+
+    def _values(self) -> tuple[int, int, int, int, bool]:
+        return self.first_seq, self.cursor, self.epoch, self.count, self.replayed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Appended):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Appended, self._values()
+
+    def __repr__(self) -> str:
+        return (f"Appended(first_seq={self.first_seq}, cursor={self.cursor}, epoch={self.epoch}, "
+                f"count={self.count}, replayed={self.replayed})")
+
+
+_set_first_seq, _set_cursor, _set_epoch, _set_count, _set_replayed = (
+    Appended.__dict__[name].__set__ for name in Appended.__match_args__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from ..actors.errors import InvalidValue
+from ..actors.future import Future
 from .codec import encode_body
 from .conversation_id import conversation_key
 from .errors import InvalidMessage, shown
@@ -24,6 +25,10 @@ MAX_MESSAGE_BYTES = 16 << 20
 
 LARGE = 64 << 10
 """Batches of more characters than this are encoded and counted in a thread, not on a loop."""
+
+
+SETTLED: Future[Any] = Future.of(None)
+"""The future of every request that has been answered."""
 
 
 class Request:
@@ -39,7 +44,7 @@ class Request:
         self.conversation_id = conversation_id
         self.key = key
         self.attempts = 0
-        self.future: Any = None
+        self.future: Future[Any] = SETTLED  # until it is queued
         self.deadline = 0.0
         self.withdrawn = False
 
@@ -146,7 +151,14 @@ def is_large(messages: object) -> bool:
     """Whether a batch is too much work for an event loop's thread; a guess from its sizes."""
     if not isinstance(messages, (list, tuple)):
         return False
-    return sum(map(_weight, messages)) > LARGE
+    weight = 0
+    for item in messages:
+        if type(item) is dict:
+            for value in item.values():
+                weight += len(value) if type(value) is str else _size(value, 3)
+        else:
+            weight += _weight(item)
+    return weight > LARGE
 
 
 def _weight(item: object) -> int:

@@ -9,11 +9,12 @@ from typing import Any
 
 from ..actors import names, telemetry
 from ..actors.failpoint import failpoint
+from ..actors.future import wakes_held
 from ..actors.thread_actor import ThreadActor
 from .engine import Engine
 from .errors import DiskFull, ReadOnlyStore
 from .port import WAKE, Port
-from .request import Request
+from .request import SETTLED, Request
 
 logger = logging.getLogger("keepwell.stores")
 
@@ -143,11 +144,16 @@ class StoreActor(ThreadActor):
                 self._refuse(request, refusal)
         else:
             failpoint("store.acknowledge")
-            for request, answer in zip(requests, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    request.future.fail(answer)
-                else:
-                    request.future.complete(answer)
+            with wakes_held():
+                for request, answer in zip(requests, answers, strict=True):
+                    # The table keeps the request until its records are moved: not the future too.
+                    future, request.future = request.future, SETTLED
+                    if isinstance(answer, BaseException):
+                        future.fail(answer)
+                    else:
+                        future.complete(answer)
+                if self.port.taken is requests:
+                    self.port.taken = []  # before whoever waited can look
             if telemetry.enabled("keepwell.store.commit"):
                 telemetry.emit("keepwell.store.commit", store=self.port.name, size=len(requests))
 
