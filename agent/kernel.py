@@ -21,7 +21,7 @@ from ..stores.conversation_id import TEMPORARY_PREFIX, conversation_key
 from ..stores.grouping import grouped
 from ..stores.message import Message, checked_messages
 from . import tool_result
-from .events import TextDelta
+from .events import StepRestarted, TextDelta
 from .filters import (
     ChatRequest,
     DeltaChain,
@@ -35,6 +35,7 @@ from .filters import (
 from .memory_filter import MemoryFilter
 from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
+from .output import OutputForm, fitting, invalid_output, output_form
 from .tool import Tool, as_tools
 from .tool_context import ToolContext
 from .tool_loop import ToolJob, ToolLoop
@@ -50,7 +51,8 @@ T = TypeVar("T")
 class KernelResult:
     """What an invocation gave. `messages`: its own, from the input to the answer.
 
-    `conversation_id` is None if none was given. `usage` sums its model calls.
+    `conversation_id` is None if none was given. `usage` sums its model calls. `output`: the value
+    of the answer in the form of `output=`, None without.
     """
 
     text: str
@@ -59,6 +61,7 @@ class KernelResult:
     rounds: int
     invocation_id: str
     conversation_id: str | None = None
+    output: Any = None
 
     @property
     def turn_id(self) -> str:
@@ -117,17 +120,22 @@ class Kernel:
         *,
         conversation_id: str | None = None,
         invocation_id: str | None = None,
+        output: object = None,
+        output_repairs: int = 2,
     ) -> Future[KernelResult]:
         """Run the tool loop to its answer; await it, or `.get()` it in a thread.
 
         messages: the input, also a str for one user message; in delta mode it may be empty.
         conversation_id: where the memory filter keeps it; a temporary one if absent, cleared at
-        the end. invocation_id: makes a repeated call store its input once (KF-5).
+        the end. invocation_id: makes a repeated call store its input once (KF-5). output,
+        output_repairs: the form of the answer, as in AgentSpec; its value is `result.output`.
+        Answers that do not fit are not stored.
 
-        Raises through the future ModelError, LimitReached, StoreError, StoreUnavailable; what a
-        filter raises. Raises InvalidValue (InvalidMessage) at once.
+        Raises through the future ModelError ("invalid_output" among others), LimitReached,
+        StoreError, StoreUnavailable; what a filter raises. Raises InvalidValue (InvalidMessage) at
+        once.
         """
-        run = self._prepare(messages, conversation_id, invocation_id)
+        run = self._prepare(messages, conversation_id, invocation_id, output, output_repairs)
         return _started(run.run())
 
     def stream(
@@ -136,16 +144,25 @@ class Kernel:
         *,
         conversation_id: str | None = None,
         invocation_id: str | None = None,
-    ) -> AsyncIterator[TextDelta | KernelResult]:
+        output: object = None,
+        output_repairs: int = 2,
+    ) -> AsyncIterator[TextDelta | StepRestarted | KernelResult]:
         """As `invoke`, showing text as it comes; the last item is the KernelResult (KF-10).
 
+        StepRestarted: a model call is repeated, the deltas of its `step` (the round) are void.
         Filters change what is shown by `transform_delta`, never what is stored. Closing it early
         cancels the invocation: the input stays stored, no reply is.
         """
-        return self._prepare(messages, conversation_id, invocation_id).stream()
+        run = self._prepare(messages, conversation_id, invocation_id, output, output_repairs)
+        return run.stream()
 
     def _prepare(
-        self, messages: Any, conversation_id: str | None, invocation_id: str | None
+        self,
+        messages: Any,
+        conversation_id: str | None,
+        invocation_id: str | None,
+        output: object,
+        output_repairs: object,
     ) -> _Invocation:
         if isinstance(messages, str):
             messages = [Message("user", messages)]
@@ -154,7 +171,13 @@ class Kernel:
             raise InvalidValue("nothing to ask: without a memory filter messages must not be empty")
         if conversation_id is not None:
             conversation_key(conversation_id)
-        return _Invocation(self, self._memory, checked, conversation_id, invocation_id)
+        form = self._form(output, output_repairs)
+        return _Invocation(self, self._memory, checked, conversation_id, invocation_id, form)
+
+    def _form(self, output: object, repairs: object) -> tuple[OutputForm | None, int]:
+        if not isinstance(repairs, int) or isinstance(repairs, bool) or repairs < 0:
+            raise InvalidValue(f"output_repairs={repairs!r}: pass an int of at least 0")
+        return output_form(output), repairs
 
 
 class _Invocation:
@@ -167,8 +190,10 @@ class _Invocation:
         messages: tuple[Message, ...],
         conversation_id: str | None,
         invocation_id: str | None,
+        form: tuple[OutputForm | None, int],
     ) -> None:
         self._kernel = kernel
+        self._form, self._repairs = form
         self._memory = memory
         self._given = conversation_id
         self._id = invocation_id or uuid.uuid4().hex
@@ -179,8 +204,9 @@ class _Invocation:
         self._rounds = 0
         self._calls = 0
         self._open: list[Message] = []
+        self._seen = -1  # the newest round of which text was shown
         self._deltas = DeltaChain(kernel.filters, self._state)
-        self._shown: asyncio.Queue[str | None] | None = None
+        self._shown: asyncio.Queue[str | StepRestarted | None] | None = None
         self._tools = ToolLoop(
             kernel.tools, call_threads(), timeout=kernel._tool_timeout, parallel=kernel._parallel,
             around=self._around_tool,
@@ -244,7 +270,7 @@ class _Invocation:
             if not message.tool_calls:
                 for piece in self._deltas.flush() if self._shown is not None else ():
                     self._show(piece)
-                return self._result(message.text)
+                return self._result(message.text, self._value(message.text))
             self._open = [message]
             new = await self._run_tools(message)
             self._messages.extend(new)
@@ -293,20 +319,49 @@ class _Invocation:
         self._open = []
 
     async def _ask_model(self, request: ChatRequest) -> ModelReply:
-        kernel = self._kernel
+        kernel, form = self._kernel, self._form
         call = ModelCall(kernel.model, kernel._model_timeout)
         asked = ModelRequest(
-            request.messages, request.tools, None, request.conversation_id,
-            request.invocation_id, request.round,
+            request.messages, request.tools, None if form is None else form.schema,
+            request.conversation_id, request.invocation_id, request.round,
         )  # fmt: skip
 
         async def on_delta(text: str) -> None:
+            self._seen = request.round
             for piece in self._deltas.show(text):
                 self._show(piece)
 
-        reply = await call.run(asked, on_delta if self._shown is not None else None)
-        self._usage = self._usage + call.usage
+        async def on_restart() -> None:
+            if self._shown is None:
+                return
+            self._deltas.flush()  # what filters hold back of it is void too
+            self._show(StepRestarted(request.round))
+
+        async def ask(asked: ModelRequest) -> ModelReply:
+            return await call.run(asked, on_delta if self._shown is not None else None, on_restart)
+
+        if self._seen == request.round:  # a filter asks again
+            await on_restart()
+        try:
+            reply = await ask(asked)
+            if form is not None:
+                # Inside the filters, so that a memory stores nothing but the answer that fits.
+                reply = await fitting(
+                    form, reply, asked, ask,
+                    repairs=self._repairs, call=call, model=kernel.model.name,
+                )  # fmt: skip
+        finally:
+            self._usage = self._usage + call.usage
         return reply
+
+    def _value(self, text: str) -> object:
+        """The answer's value; a filter may have made another answer of it."""
+        if self._form is None:
+            return None
+        try:
+            return self._form.read(text)
+        except ValueError as error:
+            raise invalid_output("behind the filters", str(error), text) from error
 
     async def _around_tool(
         self, tool: Tool, kwargs: dict[str, object], context: ToolContext, run: Any
@@ -317,25 +372,25 @@ class _Invocation:
         chain = tool_chain(self._kernel.filters, innermost)
         return await chain(ToolRequest(tool, kwargs, context))
 
-    def _result(self, text: str) -> KernelResult:
+    def _result(self, text: str, output: object = None) -> KernelResult:
         return KernelResult(
-            text, tuple(self._messages), self._usage, self._rounds, self._id, self._given
+            text, tuple(self._messages), self._usage, self._rounds, self._id, self._given, output
         )
 
     # -- streaming -------------------------------------------------------------------------------
 
-    def _show(self, piece: str) -> None:
+    def _show(self, piece: str | StepRestarted) -> None:
         if self._shown is not None:
             self._shown.put_nowait(piece)
 
-    async def stream(self) -> AsyncIterator[TextDelta | KernelResult]:
-        shown: asyncio.Queue[str | None] = asyncio.Queue()
+    async def stream(self) -> AsyncIterator[TextDelta | StepRestarted | KernelResult]:
+        shown: asyncio.Queue[str | StepRestarted | None] = asyncio.Queue()
         self._shown = shown
         task = asyncio.ensure_future(self.run())
         task.add_done_callback(lambda _: shown.put_nowait(None))
         try:
             while (piece := await shown.get()) is not None:
-                yield TextDelta(self._rounds, piece)
+                yield TextDelta(self._rounds, piece) if isinstance(piece, str) else piece
             yield task.result()
         finally:
             if not task.done():

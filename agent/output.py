@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, is_typeddict
+from typing import TYPE_CHECKING, Any, Final, is_typeddict
 
 from ..actors.errors import InvalidValue
-from .errors import InvalidArguments
+from ..stores.message import Message
+from .errors import InvalidArguments, ModelError
 from .json_schema import unchecked_keywords, validate
 from .tool_schema import type_schema
+
+if TYPE_CHECKING:
+    from .model import ModelReply, ModelRequest
+    from .model_call import ModelCall
 
 MAX_CHARS: Final = 1_000_000
 """A longer answer is refused unread."""
@@ -89,6 +94,47 @@ def repair_note(problem: str) -> str:
     return (
         f"Your answer does not have the required form: {problem}. "
         "Answer again with nothing but the corrected JSON object."
+    )
+
+
+async def fitting(
+    form: OutputForm,
+    reply: ModelReply,
+    request: ModelRequest,
+    ask: Callable[[ModelRequest], Awaitable[ModelReply]],
+    *,
+    repairs: int,
+    call: ModelCall,
+    model: str,
+) -> ModelReply:
+    """The reply to `request` once it has the form that is asked for, or calls tools.
+
+    `ask` is called again up to `repairs` times, with what is wrong. Answers that do not fit are not
+    stored, like other attempts of a model call that were of no use; what they cost is added to
+    `call.usage`. Raises ModelError "invalid_output".
+    """
+    made = 0
+    while not reply.message.tool_calls:
+        text = reply.message.text
+        problem = form.problem(text)
+        if problem is None:
+            break
+        call.usage = call.usage + reply.usage
+        if made == repairs:
+            raise invalid_output(f"{model}: after {made} repairs", problem, text)
+        made += 1
+        note = Message("user", repair_note(problem))
+        again = (*request.messages, reply.message, note)
+        reply = await ask(request.replace(messages=again))
+    return reply
+
+
+def invalid_output(who: str, problem: str, text: str) -> ModelError:
+    """The error for an answer without the form that was asked for."""
+    return ModelError(
+        f"{who} the answer still does not have the form of output=: {problem}",
+        partial=text,
+        code="invalid_output",
     )
 
 

@@ -43,7 +43,7 @@ from .handoff import HandoffTool
 from .history import History
 from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
-from .output import OutputForm, repair_note
+from .output import fitting
 from .tool import Tool
 from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
@@ -152,7 +152,10 @@ class TurnSteps:
         else:
             reply = await call.run(request)
         if self.output is not None:
-            reply = await self._fitting(turn, call, request, self.output, reply)
+            reply = await fitting(
+                self.output, reply, request, partial(self._ask_watched, turn, call),
+                repairs=self._spec.output_repairs, call=call, model=self._model.name,
+            )  # fmt: skip
         self._audience.calling = 0
         message = reply.message
         call.usage = call.usage + reply.usage
@@ -193,33 +196,6 @@ class TurnSteps:
         except Exception as error:
             raise ModelError(f"price= raised {type(error).__name__}: {error}") from error
         return replace(usage, cost=cost)
-
-    async def _fitting(
-        self, turn: TurnState, call: ModelCall, request: ModelRequest, form: OutputForm,
-        reply: ModelReply,
-    ) -> ModelReply:  # fmt: skip
-        """The reply once it has the form that is asked for, or calls tools.
-
-        Answers that have not are not stored, like other attempts of a model call that were of no
-        use; what they cost is counted. Raises ModelError "invalid_output".
-        """
-        repairs = 0
-        while not reply.message.tool_calls:
-            text = reply.message.text
-            problem = form.problem(text)
-            if problem is None:
-                break
-            call.usage = call.usage + reply.usage
-            if repairs == self._spec.output_repairs:
-                raise ModelError(
-                    f"{self._model.name}: after {repairs} repairs the answer still does not have "
-                    f"the form of output=: {problem}", partial=text, code="invalid_output",
-                )  # fmt: skip
-            repairs += 1
-            note = Message("user", repair_note(problem))
-            again = request.replace(messages=(*request.messages, reply.message, note))
-            reply = await self._ask_watched(turn, call, again)
-        return reply
 
     async def _ask_watched(
         self, turn: TurnState, call: ModelCall, request: ModelRequest

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from keepwell.actors.errors import InvalidValue
 from keepwell.agent.errors import ModelError
-from keepwell.agent.events import TextDelta
+from keepwell.agent.events import StepRestarted, TextDelta
 from keepwell.agent.filters import Filter, in_order
 from keepwell.agent.function_model import FunctionModel
 from keepwell.agent.kernel import Kernel, KernelResult
 from keepwell.agent.memory_filter import memory_filter
-from keepwell.agent.model import ModelReply
+from keepwell.agent.model import ModelReply, Usage
 from keepwell.agent.scripted_model import Broken, Call, Held, ScriptedModel
 from keepwell.agent.spec import AgentSpec
 from keepwell.agent.tool import tool
@@ -288,6 +289,99 @@ async def test_kf_10_streaming_transforms_change_what_is_seen_only(runtime: Runt
     assert isinstance(items[-1], KernelResult)
     assert items[-1].text == "a longer answer"
     assert [m.content for m in await runtime.store.get("c")] == ["q", "a longer answer"]
+
+
+async def shown_by(stream: Any) -> tuple[str, int, KernelResult]:
+    """What a consumer has on its screen at the end, how often it began anew, and the result."""
+    text, restarts, result = "", 0, None
+    async for item in stream:
+        if isinstance(item, TextDelta):
+            text += item.text
+        elif isinstance(item, StepRestarted):
+            text, restarts = "", restarts + 1
+        else:
+            result = item
+    assert result is not None
+    return text, restarts, result
+
+
+async def test_kf_10_a_repeated_model_call_voids_what_was_shown() -> None:
+    broken = Broken("half an ", ModelError("cut", retryable=True, retry_after=0.001))
+    shown, restarts, result = await shown_by(Kernel(ScriptedModel(broken, "whole")).stream("q"))
+    assert (shown, restarts, result.text) == ("whole", 1, "whole")
+
+
+async def test_kf_10_so_does_a_filter_that_asks_again() -> None:
+    class Twice(Filter):
+        async def around_chat(self, request: Any, next: Any) -> Any:  # noqa: A002 - as above
+            await next(request)
+            return await next(request)
+
+    kernel = Kernel(ScriptedModel("first", "second"), filters=[Twice()])
+    shown, restarts, result = await shown_by(kernel.stream("q"))
+    assert (shown, restarts, result.text) == ("second", 1, "second")
+
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("remembering", [False, True])
+async def test_an_answer_of_a_form_is_repaired_and_stored_once(
+    runtime: Runtime, streaming: bool, remembering: bool
+) -> None:
+    """As with an agent: answers that do not fit are neither stored nor shown in the end."""
+    cost = Usage(10, 1)
+    script = [ModelReply(Message("assistant", text), cost) for text in ("no", '{"n": "x"}')]
+    model = ScriptedModel(Call("add", {"a": 1, "b": 2}), *script, '{"n": 3}')
+    filters = [memory_filter(runtime.store)] if remembering else []
+    kernel = Kernel(model, tools=[add], filters=filters)
+    given: Any = {"output": NUMBER, "conversation_id": "c" if remembering else None}
+    if streaming:
+        shown, restarts, result = await shown_by(kernel.stream("q", **given))
+        assert (shown, restarts) == ('{"n": 3}', 2)
+    else:
+        result = await kernel.invoke("q", **given)
+    assert (result.text, result.output) == ('{"n": 3}', {"n": 3})
+    assert [m.role for m in result.messages] == ["user", "assistant", "tool", "assistant"]
+    assert {request.output_schema["type"] for request in model.requests} == {"object"}
+    note = model.requests[-1].messages[-1]
+    assert note.role == "user"
+    assert "$.n" in note.text
+    assert result.usage.input_tokens >= 20
+    if remembering:
+        stored = await runtime.store.get("c")
+        assert [m.text for m in stored] == ["q", "", "3", '{"n": 3}']
+
+
+async def test_repairs_of_an_answer_are_bounded(runtime: Runtime) -> None:
+    model = ScriptedModel("no", "nor this", "fine")
+    kernel = Kernel(model, filters=[memory_filter(runtime.store)])
+    with pytest.raises(ModelError, match="after 1 repairs") as caught:
+        await kernel.invoke("q", conversation_id="c", output=NUMBER, output_repairs=1)
+    assert (caught.value.code, caught.value.partial) == ("invalid_output", "nor this")
+    assert (await kernel.invoke("q2", conversation_id="c")).text == "fine"
+    assert [m.text for m in await runtime.store.get("c")] == ["q", "q2", "fine"]
+
+
+async def test_an_answer_that_a_filter_has_changed_is_checked_too() -> None:
+    class Talks(Filter):
+        async def around_chat(self, request: Any, next: Any) -> Any:  # noqa: A002 - as above
+            reply = await next(request)
+            return replace(reply, message=Message("assistant", "The number is 3."))
+
+    kernel = Kernel(ScriptedModel('{"n": 3}'), filters=[Talks()])
+    with pytest.raises(ModelError, match="behind the filters") as caught:
+        await kernel.invoke("q", output=NUMBER)
+    assert caught.value.code == "invalid_output"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"output": "json"}, {"output": {"type": "array"}}, {"output_repairs": -1}]
+)
+def test_a_form_that_cannot_be_is_refused_at_once(bad: Any) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(bad))):
+        Kernel(ScriptedModel("x")).invoke("q", **bad)
 
 
 @pytest.mark.parametrize("how", ["broken", "abandoned"])
