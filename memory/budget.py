@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..actors.errors import InvalidValue, RequestError
 from .token_counter import approx_token_count
@@ -177,11 +177,12 @@ def fit_context(
         if question is not None and group.places[0] == question.places[0]:
             question_passed = True
             # From here on the question stands inside the run, which must begin with a user turn.
-            runs[-1] = replace(runs[-1], admissible=True)
+            runs[-1] = runs[-1]._replace(admissible=True)
             continue
         if not group.showable:
             continue
-        spent += sum(map(cost, group.turns))
+        for turn in group.turns:
+            spent += cost(turn)
         if spent > max_tokens:
             whole = False
             break
@@ -232,8 +233,7 @@ def summary_turn(text: str, n: int | None = None) -> Turn:
     return {"role": "system", "content": f"{head}\n{text}"}
 
 
-@dataclass(frozen=True, slots=True)
-class TurnGroup:
+class TurnGroup(NamedTuple):
     """A group of turns that is never parted; `showable`: none of its calls is unanswered."""
 
     places: tuple[int, ...]
@@ -246,8 +246,7 @@ class TurnGroup:
         return self.turns[0]["role"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(NamedTuple):
     groups: int
     cost: int
     shown: int
@@ -291,6 +290,9 @@ def groups_backwards(backwards: Iterator[Turn], total: int) -> Iterator[TurnGrou
             yield TurnGroup((place,), (turn,), True)
             continue
         ids = call_ids(turn)
+        if not ids and not without_id:
+            yield TurnGroup((place,), (turn,), True)
+            continue
         results = [stack.pop() for i in ids if (stack := waiting.get(i))]
         showable = len(results) == len(ids)
         results = sorted([*results, *without_id], key=lambda result: result[0])

@@ -76,8 +76,9 @@ def call_ids(turn: Mapping[str, Any]) -> list[str]:
 def message_turn(message: Message) -> Turn:
     """A message as a turn. Rules: E2, E3."""
     turn: Turn = {"role": message.role}
-    if message.content is not None:
-        turn["content"] = message.to_dict()["content"]
+    content = message.content
+    if content is not None:
+        turn["content"] = content if isinstance(content, str) else message.to_dict()["content"]
     if "content_ref" in message.extra:
         turn["content_ref"] = message.extra["content_ref"]
     if message.tool_calls:
@@ -93,13 +94,10 @@ def record_turn(record: Record) -> Turn:
     """A record of a log as a turn, with its place and its stored count. Rule: E6."""
     if record.message is None:
         raise InvalidValue(f"record {record.seq} is a pure mark and has no turn")
-    return {
-        **message_turn(record.message),
-        "seq": record.seq,
-        "turn_id": record.turn_id,
-        "tokens": record.tokens,
-        "counter": record.counter,
-    }
+    turn = message_turn(record.message)
+    turn["seq"], turn["turn_id"] = record.seq, record.turn_id
+    turn["tokens"], turn["counter"] = record.tokens, record.counter
+    return turn
 
 
 def call_dict(call_id: str, name: str, arguments: object) -> dict[str, Any]:
@@ -138,7 +136,7 @@ def turn_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
                 content = None
         if turn["role"] == "tool" and call_id is None:
             call_id = made or f"call_{index}"
-        messages.append(Message(turn["role"], content, calls, call_id))
+        messages.append(Message(turn["role"], content, calls or (), call_id))
     return tuple(messages)
 
 
