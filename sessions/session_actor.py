@@ -121,9 +121,9 @@ class SessionActor(AsyncActor):
         home = self._home
         while not self._stopping.is_set():
             self._woken.clear()
-            info = await home.store.info(home.session_id)
+            info, message = await home.store.next_message(home.session_id)
             if self._stopping.is_set():
-                return
+                return  # a turn that has not begun waits for the next opening (C6)
             over = turns.body.over
             ended = over is not None and over.done()
             step = next_step(info, cut=home.cut, over=ended)
@@ -134,9 +134,7 @@ class SessionActor(AsyncActor):
                 home.closed(await turns.close(reason))
                 return
             else:
-                message = (await turns.inbox(1))[0]
-                if self._stopping.is_set():
-                    return  # a turn that has not begun waits for the next opening (C6)
+                assert message is not None  # it is pending
                 await self._turn(turns, message)
                 if home.ended.done():
                     return

@@ -80,7 +80,8 @@ class TurnLoop:
         self._rules = Rules(session.out_channel.name, max_errors)
         self._outputs = session.outputs
         self.body: TurnBody = (make_body or body_for)(session)
-        self._cancelled: asyncio.Future[str] | None = None
+        # Done with the reason of a cancellation, or with None when the turn has ended by itself.
+        self._cancelled: asyncio.Future[str | None] | None = None
         self._on_commit = on_commit
         self.last_taken = 0
         self._max_deliveries = max_deliveries
@@ -214,10 +215,10 @@ class TurnLoop:
         assert cancelled is not None
         carrier, payload = copy_plain(self.state.carrier), copy_plain(message.payload)
         task = asyncio.get_running_loop().create_task(self.body.run(turn, payload, carrier))
+        task.add_done_callback(lambda _: None if cancelled.done() else cancelled.set_result(None))
         try:
-            both: set[asyncio.Future[Any]] = {task, cancelled}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not cancelled.done():
+            reason = await cancelled
+            if reason is None:
                 return task.result()
         except asyncio.CancelledError:
             if not task.cancelled():
@@ -229,7 +230,7 @@ class TurnLoop:
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_GRACE)
         self.body.abandon()
-        return Cancelled(cancelled.result())
+        return Cancelled(reason)
 
     async def finish(self, message: InboxMessage, result: TurnResult) -> Settled:
         """Commit the turn of `message`, which ended with `result`."""

@@ -7,6 +7,7 @@ events have rows of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from .conversation_id import conversation_key
 from .errors import DamagedStore
@@ -66,7 +67,7 @@ class Head:
         )  # fmt: skip
 
 
-_FIELDS = tuple(Head.__dataclass_fields__)
+_fields_of = attrgetter(*Head.__dataclass_fields__)
 
 
 def head_key(session_id: str) -> bytes:
@@ -95,4 +96,4 @@ def decode_head(value: bytes) -> Head:
 
 def write_head(rows: Rows, head: Head) -> None:
     """Store the head."""
-    rows.put(head_key(head.session_id), pack([getattr(head, name) for name in _FIELDS]))
+    rows.put(head_key(head.session_id), pack(_fields_of(head)))

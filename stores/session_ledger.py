@@ -412,7 +412,10 @@ def _trim_events(rows: Rows, head: Head) -> None:
 
 
 def _drop(rows: Rows, place: bytes) -> None:
-    blob_ledger.release(rows, short_hash(place))
+    """Remove a row and let go of the blobs that it mentions; nearly always there are none."""
+    value = rows.get(place)
+    if value is not None and b"$blob" in value:
+        blob_ledger.release(rows, short_hash(place))
     rows.delete(place)
 
 

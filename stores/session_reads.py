@@ -8,7 +8,7 @@ from typing import Any
 from .plain import Plain
 from .session_errors import CursorNotFound, EventsTrimmed
 from .session_event import DeadLetter, InboxMessage, SessionEvent
-from .session_head import decode_head, read_head
+from .session_head import Head, decode_head, read_head
 from .session_rows import (
     EVENTS,
     HEAD_ROW,
@@ -34,6 +34,16 @@ def info(rows: Rows, session_id: str) -> SessionInfo:
     """Counters; `exists=False` for an unknown session."""
     head = read_head(rows, session_id)
     return SessionInfo(session_id) if head is None else head.info()
+
+
+def next_message(rows: Rows, session_id: str) -> tuple[SessionInfo, InboxMessage | None]:
+    """Counters and the next untaken message, of one moment: all that decides what comes next."""
+    head = read_head(rows, session_id)
+    if head is None:
+        return SessionInfo(session_id), None
+    order = head.taken + 1  # orders have no gap
+    row = rows.get(place_key(INBOX, head.number, order)) if order <= head.accepted else None
+    return head.info(), None if row is None else _message(head, order, row)
 
 
 def pending_sessions(rows: Rows) -> list[str]:
@@ -75,15 +85,17 @@ def inbox(rows: Rows, session_id: str, after: int, limit: int) -> list[InboxMess
     found: list[InboxMessage] = []
     first = place_key(INBOX, head.number, max(after, head.taken) + 1)
     for key, value in rows.scan(first, span(INBOX, head.number)[1]):
-        channel, seq, payload, *_ = unpack(value)
-        order = place_of(key)
-        found.append(
-            InboxMessage(order, channel, seq, payload,
-                         head.deliveries if order == head.suspect else 0)
-        )  # fmt: skip
+        found.append(_message(head, place_of(key), value))
         if len(found) == limit:
             break
     return found
+
+
+def _message(head: Head, order: int, row: bytes) -> InboxMessage:
+    channel, seq, payload, *_ = unpack(row)
+    return InboxMessage(
+        order, channel, seq, payload, head.deliveries if order == head.suspect else 0
+    )
 
 
 def events(rows: Rows, session_id: str, after: int, limit: int) -> list[SessionEvent]:

@@ -288,6 +288,10 @@ class RowsSessionStore(ABC):
         """Counters of a session, without reading its data."""
         return self._ask(session_id, session_reads.info)
 
+    def next_message(self, session_id: str) -> Future[tuple[SessionInfo, InboxMessage | None]]:
+        """Counters and the next untaken message, of one moment."""
+        return self._ask(session_id, session_reads.next_message)
+
     def deliver(self, session_id: str, epoch: int, order: int, deliveries: int) -> Future[None]:
         """Note that a message is taken up again (B18). Raises SessionFenced."""
         return self._write(

@@ -24,7 +24,6 @@ from keepwell.sessions import (
     session,
 )
 from keepwell.sessions.session_actor import SessionActor
-from keepwell.sessions.turn_loop import TurnLoop
 from keepwell.stores.disk_session_store import DiskSessionStore
 from keepwell.stores.memory_session_store import MemorySessionStore
 from keepwell.stores.session_event import SessionEvent
@@ -144,9 +143,8 @@ async def test_c6_at_shutdown_a_turn_gets_its_time(
         assert (info.taken, info.pending, info.position) == (1, 1, 3)
 
 
-@pytest.mark.parametrize("where", ["info", "inbox"])
 async def test_c6_no_turn_begins_when_the_stop_has_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop comes while the session looks for its next message."""
     gate, stopping = Gate(), asyncio.Event()
@@ -154,19 +152,18 @@ async def test_c6_no_turn_begins_when_the_stop_has_come(
     looking: list[SessionHandle] = []
     async with running(tmp_path) as runtime:
         store = runtime.session_store
-        target, name = (store, "info") if where == "info" else (TurnLoop, "inbox")
-        look = getattr(target, name)
+        look = store.next_message
 
-        async def looks(*args: Any) -> Any:
-            found = await look(*args)
-            if looking and (where == "inbox" or found.pending):
+        async def looks(session_id: str) -> Any:
+            found = await look(session_id)
+            if looking and found[1] is not None:
                 looking.pop()._home.ref.stop(block=False)
                 await stopping.wait()
             return found
 
         handle = await runtime.open_session(scan(gate.step), "s")
         await handle.request("first")
-        monkeypatch.setattr(target, name, looks)
+        monkeypatch.setattr(store, "next_message", looks)
         ref: Any = handle._home.ref
         looking.append(handle)
         await handle.send("later")
