@@ -7,6 +7,7 @@ differ, budgets do not, so the same number of turns is shown from each.
   from the read of the log to the turns for the model. Counts are stored ones.
 - `transcript`: one whole turn of a flow session whose model call reads the conversation
   (`ContextPolicy("whole_session")`), at 100 and at 100,000 turns; the model answers at once.
+  Questions and answers are as long as what was said before, so that every context shows as many.
 - `summary`: a conversation that grows by a turn and is cut each time with scope "summary": how
   many turns the summarizer was passed, repeats included, for each turn that was left out.
 """
@@ -68,7 +69,7 @@ def questions(scale: Scale) -> Sequence[Question]:
             [Contender("at 100", _turns(100), turns),
              Contender(f"at {long:,}", _turns(long), turns)],
             [growth("transcript_100k_incremental", "at 100", f"at {long:,}", ceiling=1.5)],
-            rounds=scale.pick(3, 2)),
+            rounds=scale.pick(5, 2)),
         Question(
             "summary", "How often is a turn passed to the summarizer?", "turn",
             [Contender("keepwell", _summaries, grown)],
@@ -79,9 +80,12 @@ def questions(scale: Scale) -> Sequence[Question]:
 
 def _texts(length: int) -> list[dict[str, Any]]:
     return [
-        {"role": "assistant" if n % 2 else "user", "content": f"message {n % 1000:04d} " + "x" * 64}
-        for n in range(length)
+        {"role": "assistant" if n % 2 else "user", "content": _text(n)} for n in range(length)
     ]
+
+
+def _text(n: int) -> str:
+    return f"message {n % 1000:04d} " + "x" * 64
 
 
 async def _fill(store: Any, length: int) -> None:
@@ -109,7 +113,7 @@ def _fits(length: int) -> Run:
 
 
 def _turns(length: int) -> Run:
-    model = FunctionModel(lambda request: "answer")
+    model = FunctionModel(lambda request: _text(0))
     body = flow.seq(
         flow.recv("in"), flow.arr(_message),
         flow.think(model, "Answer.", ContextPolicy("whole_session", BUDGET)), flow.emit("out"),
@@ -122,10 +126,10 @@ def _turns(length: int) -> Run:
             await _fill(runtime.store, length)
             handle = await runtime.open_session(talking, "s", conversation_id="c")
             for _ in range(5):
-                await handle.request("hello")
+                await handle.request(_text(0))
             with watch:
                 for n in range(operations):
-                    outcome = await handle.request(f"question {n}")
+                    outcome = await handle.request(_text(n))
                     assert outcome.outcome == "done", outcome
 
     return _in_a_directory(run)
