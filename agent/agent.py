@@ -12,6 +12,7 @@ from ..actors.ref import AskedItself
 from ..stores.errors import InvalidMessage
 from ..stores.message import Message, checked_messages
 from .approval import PendingCall
+from .conversation_usage import conversation_usage
 from .journal import newest_turn
 from .model import Usage
 from .stream import EventStream, Listener, OnAbandon
@@ -136,7 +137,11 @@ class Agent:
         return self._log_then(_messages)
 
     def usage(self) -> Future[Usage]:
-        """What all turns in the log have used, and cost by `price=` (US-1); reads all of it."""
+        """What all turns in the log have used, and cost by `price=` (US-1).
+
+        Since the conversation was begun or cleared. Each turn stores the sum as it ends: one record
+        is read, whatever the length of the log.
+        """
         return self._log_then(_usage)
 
     def add_messages(self, messages: Iterable[Message | Mapping[str, Any]]) -> Future[None]:
@@ -215,12 +220,7 @@ def _messages(log: Any) -> tuple[Message, ...]:
 
 
 def _usage(log: Any) -> Usage:
-    total = Usage()
-    for record in log:
-        stored = (getattr(record, "mark", None) or {}).get("usage")
-        if isinstance(stored, Mapping):
-            total = total + Usage.from_dict(stored)
-    return total
+    return conversation_usage(log) if hasattr(log, "cursor") else Usage()
 
 
 def _pending(log: Any) -> tuple[PendingCall, ...]:

@@ -51,7 +51,8 @@ async def ask_gate(
     means Ask: never an allowance by accident. Calls beyond a limit are not asked about; `usage` is
     what the turn has cost, with this reply.
     """
-    over = skipped_from(turn.rounds + 1, turn.calls_counted, batch, rules, usage)
+    used_up = rules.used_up(usage, turn.before)
+    over = skipped_from(turn.rounds + 1, turn.calls_counted, batch, rules, used_up=used_up)
 
     async def one(call: Call) -> Verdict:
         verdict: Verdict = Allow()

@@ -19,7 +19,9 @@ from ..stores.errors import (
     StaleEpoch,
 )
 from ..stores.record import NewRecord
+from .conversation_usage import conversation_usage
 from .history import History
+from .model import Usage
 from .turn import TurnState, fold
 from .turn_closing import heal_records
 from .turn_errors import ConversationCleared, TurnConflict
@@ -61,6 +63,8 @@ class Journal:
         self._history: History | None = None
         # The turn that the history is the history of.
         self._begun: TurnState | None = None
+        self.total = Usage()
+        """What the conversation has used, the running turn's appended model calls included."""
         self._epoch: int | None = None
         self._cursor = 0
         self._written = 0
@@ -88,6 +92,7 @@ class Journal:
             self.last = None if turn_id is None else fold(turn_id, self._records)
             if full.cursor != log.cursor or full.epoch != log.epoch:
                 log = await self._memory.history(self._id)
+            self.total = conversation_usage(full)
             self._clean = None
             self._history = None
         else:
@@ -151,6 +156,10 @@ class Journal:
         return agent_of(turn.turn_id, self._records)
 
     # -- writing ---------------------------------------------------------------------------------
+
+    def spent(self, usage: Usage) -> None:
+        """A model call has cost this much; call it together with the append that says so."""
+        self.total = self.total + usage
 
     def append(self, append_id: str, records: list[NewRecord]) -> None:
         """Add a step; it is stored when `settled()` returns."""

@@ -50,6 +50,17 @@ class Usage:
             self.cost + other.cost,
         )
 
+    def less(self, part: Usage) -> Usage:
+        """What is left of this sum without one of its summands."""
+        return Usage(
+            self.input_tokens - part.input_tokens,
+            self.output_tokens - part.output_tokens,
+            self.cached_tokens - part.cached_tokens,
+            self.reasoning_tokens - part.reasoning_tokens,
+            self.estimated,
+            max(0.0, self.cost - part.cost),
+        )
+
     def to_dict(self) -> dict[str, int | float | bool]:
         """Plain data for a record's mark; `from_dict` reads it back."""
         data: dict[str, int | float | bool] = {

@@ -31,9 +31,11 @@ class AgentSpec:
     (o200k_base).
 
     Limits of a turn (LM-1): max_rounds model calls, max_tool_calls, turn_timeout (seconds),
-    max_turn_tokens (input and output of all its model calls) and max_turn_cost, or None. At a limit
-    no further model call is made, and LimitReached brings the result so far. price: a quick
-    function of model name and Usage; what it returns is stored as the cost of that model call.
+    max_turn_tokens (input and output of all its model calls) and max_turn_cost, or None. Of a
+    conversation since it was begun or cleared, all its agents together: max_conversation_tokens and
+    max_conversation_cost, or None. At a limit no further model call is made (the one that exceeds a
+    budget is not cut short), and LimitReached brings the result so far. price: a quick function of
+    model name and Usage; what it returns is stored as the cost of that model call.
     model_timeout and tool_timeout are seconds per call. parallel_tools=False runs the calls
     of a batch one after another.
 
@@ -63,6 +65,8 @@ class AgentSpec:
     turn_timeout: float | None = None
     max_turn_tokens: int | None = None
     max_turn_cost: float | None = None
+    max_conversation_tokens: int | None = None
+    max_conversation_cost: float | None = None
     price: Callable[[str, Usage], float] | None = None
     model_timeout: float = 120.0
     tool_timeout: float = 60.0
@@ -95,16 +99,19 @@ class AgentSpec:
         _count("max_queue", self.max_queue, least=0)
         if self.max_tool_calls is not None:
             _count("max_tool_calls", self.max_tool_calls, least=0)
-        if self.max_turn_tokens is not None:
-            _count("max_turn_tokens", self.max_turn_tokens, least=1)
+        for name in ("max_turn_tokens", "max_conversation_tokens"):
+            if getattr(self, name) is not None:
+                _count(name, getattr(self, name), least=1)
         if self.price is not None and not callable(self.price):
             raise InvalidValue(f"price={self.price!r}: pass a function of model name and Usage")
-        cost: object = self.max_turn_cost
-        if cost is not None:
+        for name in ("max_turn_cost", "max_conversation_cost"):
+            cost: object = getattr(self, name)
+            if cost is None:
+                continue
             if not isinstance(cost, int | float) or isinstance(cost, bool) or not cost > 0:
-                raise InvalidValue(f"max_turn_cost={cost!r}: pass a number above 0, or None")
+                raise InvalidValue(f"{name}={cost!r}: pass a number above 0, or None")
             if self.price is None:
-                raise InvalidValue(f"max_turn_cost={cost!r} needs price=: without, nothing costs")
+                raise InvalidValue(f"{name}={cost!r} needs price=: without, nothing costs")
         _seconds("model_timeout", self.model_timeout)
         _seconds("tool_timeout", self.tool_timeout)
         if self.turn_timeout is not None:
@@ -197,7 +204,8 @@ class AgentSpec:
         direct = frozenset(n for n, t in tools.items() if t.return_direct)
         return Rules(
             self.max_rounds, self.max_tool_calls, repeats.__contains__, direct.__contains__,
-            self.max_turn_tokens, self.max_turn_cost,
+            self.max_turn_tokens, self.max_turn_cost, self.max_conversation_tokens,
+            self.max_conversation_cost,
         )  # fmt: skip
 
 

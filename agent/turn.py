@@ -129,6 +129,7 @@ class TurnState:
         "active",
         "answer",
         "batch",
+        "before",
         "began",
         "calls_counted",
         "end",
@@ -156,6 +157,8 @@ class TurnState:
         self.usage = Usage()
         self.marks = 0
         self.resumes = 0
+        self.before = Usage()
+        """What the conversation had used before this turn; set by whoever runs it."""
         self.first_seq = 0
         self.began = ""
         """The member of the team that the turn began with (`handoff.py`); "": the first."""

@@ -90,13 +90,23 @@ class Rules:
     direct: Callable[[str], bool] = field(default=_never)
     max_tokens: int | None = None
     max_cost: float | None = None
+    max_conversation_tokens: int | None = None
+    max_conversation_cost: float | None = None
 
-    def used_up(self, usage: Usage) -> str:
-        """The name of the budget that this much uses up, "" if none."""
+    def used_up(self, usage: Usage, before: Usage) -> str:
+        """The name of the budget that is used up, "" if none.
+
+        `usage`: of the turn; `before`: of the conversation before it.
+        """
         if self.max_tokens is not None and usage.total_tokens >= self.max_tokens:
             return "max_turn_tokens"
         if self.max_cost is not None and usage.cost >= self.max_cost:
             return "max_turn_cost"
+        tokens, cost = self.max_conversation_tokens, self.max_conversation_cost
+        if tokens is not None and before.total_tokens + usage.total_tokens >= tokens:
+            return "max_conversation_tokens"
+        if cost is not None and before.cost + usage.cost >= cost:
+            return "max_conversation_cost"
         return ""
 
 
@@ -134,7 +144,7 @@ def next_action(turn: TurnState, rules: Rules) -> Action:
 
 
 def _call_model(turn: TurnState, rules: Rules) -> Action:
-    limit = "max_rounds" if turn.rounds >= rules.max_rounds else rules.used_up(turn.usage)
+    limit = "max_rounds" if turn.rounds >= rules.max_rounds else _used_up(turn, rules)
     return EndTurn("limit", limit) if limit else CallModel(turn.next_step)
 
 
@@ -142,7 +152,9 @@ def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     run: list[Call] = []
     settle: list[tuple[Call, str]] = []
     done = sum(1 for call in batch.calls if call.result is not None and call.error != "skipped")
-    over = skipped_from(turn.rounds, turn.calls_counted - done, batch, rules, turn.usage)
+    over = skipped_from(
+        turn.rounds, turn.calls_counted - done, batch, rules, used_up=_used_up(turn, rules)
+    )
     for call in batch.open_calls():
         if call.awaiting:
             continue
@@ -165,13 +177,13 @@ def _open_batch(turn: TurnState, batch: Batch, rules: Rules) -> Action:
     return AwaitDecision(turn.pending())
 
 
-def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules, usage: Usage) -> int:
+def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules, *, used_up: str) -> int:
     """The index in the batch from which on calls are beyond a limit and not run. Rule: LM-1.
 
     `rounds`: model calls so far, that of the batch included. `counted`: calls of earlier batches.
-    `usage`: what the turn has cost, that model call included.
+    `used_up`: the budget that this model call has used up, "" if none.
     """
-    if (rounds >= rules.max_rounds or rules.used_up(usage)) and not _all_direct(batch, rules):
+    if (rounds >= rules.max_rounds or used_up) and not _all_direct(batch, rules):
         return 0
     if rules.max_tool_calls is None:
         return len(batch.calls)
@@ -181,7 +193,11 @@ def skipped_from(rounds: int, counted: int, batch: Batch, rules: Rules, usage: U
 def _limit(turn: TurnState, rules: Rules) -> str:
     if turn.rounds >= rules.max_rounds:
         return "max_rounds"
-    return rules.used_up(turn.usage) or "max_tool_calls"
+    return _used_up(turn, rules) or "max_tool_calls"
+
+
+def _used_up(turn: TurnState, rules: Rules) -> str:
+    return rules.used_up(turn.usage, turn.before)
 
 
 def _all_direct(batch: Batch, rules: Rules) -> bool:

@@ -98,7 +98,8 @@ class ConversationCleared(RequestError):
 
 class LimitReached(RequestError):
     """The turn used up `limit` ("max_rounds", "max_tool_calls", "turn_timeout",
-    "max_turn_tokens", "max_turn_cost").
+    "max_turn_tokens", "max_turn_cost"), or the conversation did ("max_conversation_tokens",
+    "max_conversation_cost").
 
     `result` holds what the turn did so far; the history is valid, the next message is accepted.
     Rule: LM-1.

@@ -218,6 +218,7 @@ class TurnRunner:
             self._steps.base = await self.journal.open()
         turn = self.turn = TurnState(request.turn_id)
         turn.began = "" if last is None else last.member
+        turn.before = self.journal.total
         self.journal.begin(turn)
         await self._audience.attend(request, turn)
         await self._audience.tell("on_turn_start", 0, request.text)
@@ -264,6 +265,7 @@ class TurnRunner:
     async def _resume(self, turn: TurnState) -> Any:
         """Go on with a turn from the log, as RS-1…10 have it."""
         self.turn = turn
+        turn.before = self.journal.total.less(turn.usage)
         await self._with_member(turn)
         self._look_for_stop()
         self._steps.base = await self.journal.before(turn.first_seq)
@@ -297,6 +299,7 @@ class TurnRunner:
                 check_decision(self._steps.tools, call, decision)
                 marks[str(call.index)] = decision_to_plain(decision)
         self.turn = last
+        last.before = self.journal.total.less(last.usage)
         self._steps.base = await self.journal.before(last.first_seq)
         mark = {"decision": marks}
         self.journal.append(last.mark_id(), [NewRecord(None, turn_id=last.turn_id, mark=mark)])
@@ -418,6 +421,7 @@ class TurnRunner:
             except ModelError as unpriced:
                 error.add_note(str(unpriced))
             mark["usage"] = usage.to_dict()
+            self.journal.spent(usage)
         try:
             self._close(turn, "failed", mark)
             await self.journal.settled()
@@ -473,8 +477,9 @@ class TurnRunner:
         *,
         interrupted: bool = False,
     ) -> None:
+        mark = {**(mark or {}), "total": self.journal.total.to_dict()}
         if turn.member:
-            mark = {**(mark or {}), "active": turn.member}
+            mark["active"] = turn.member
         records = closing_records(turn, status, mark=mark, partial=partial, interrupted=interrupted)
         self.journal.append(turn.mark_id(), records)
         open_calls = turn.batch.open_calls() if turn.batch is not None else []

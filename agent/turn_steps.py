@@ -165,12 +165,14 @@ class TurnSteps:
             mark["context_report"] = [seen.to_dict()]
         if not message.tool_calls:
             self.partial = None
+            self.journal.spent(cost)
             self.answer(turn, message, mark)
         else:
             verdicts = await self._verdicts(turn, message, turn.usage + cost)
             if verdicts:
                 mark["verdicts"] = verdicts
             self.partial = None
+            self.journal.spent(cost)
             self.journal.append(
                 turn.append_id(step), [NewRecord(message, turn_id=turn.turn_id, mark=mark)]
             )
@@ -255,7 +257,7 @@ class TurnSteps:
         return self._state
 
     def answer(self, turn: TurnState, message: Message, mark: dict[str, object]) -> None:
-        ending = {**mark, "ended": "completed"}
+        ending = {**mark, "ended": "completed", "total": self.journal.total.to_dict()}
         if turn.member:
             ending["active"] = turn.member
         self.journal.append(
@@ -279,9 +281,7 @@ class TurnSteps:
         if isinstance(base, History):
             messages = base.shown_with(turn.messages())
         else:
-            messages, seen = await shown_by_provider(
-                self._memory, self._id, base, turn.messages()
-            )
+            messages, seen = await shown_by_provider(self._memory, self._id, base, turn.messages())
         if budget is not None:
             if not budget.reads:
                 return await budget.of_turn(turn, self._instructions)
