@@ -25,8 +25,8 @@ from .wire import (
     json_text,
     token_count,
     tool_call,
-    wire_ids,
     wire_name,
+    with_wire_ids,
 )
 
 _FINISH: Final[Mapping[object, FinishReason]] = {
@@ -50,13 +50,12 @@ tool loop they must be sent back as they came."""
 
 def anthropic_payload(request: ModelRequest) -> dict[str, Any]:
     """The request's messages, tools and output schema as fields of a messages request."""
-    ids = wire_ids(request.messages)
     system = "\n\n".join(
         clean_text(message.text)
         for message in request.messages
         if message.role == "system" and message.text.strip()
     )
-    payload: dict[str, Any] = {"messages": _messages(request.messages, ids)}
+    payload: dict[str, Any] = {"messages": _messages(with_wire_ids(request.messages))}
     if system:
         payload["system"] = system
     if request.tools:
@@ -239,13 +238,13 @@ def anthropic_usage(usage: Mapping[str, object]) -> Usage | None:
 # -- to the wire ------------------------------------------------------------------------------
 
 
-def _messages(messages: Sequence[Message], ids: Mapping[str, str]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message, ids)
+        blocks = _blocks(message)
         if sent and sent[-1]["role"] == role:
             sent[-1]["content"].extend(blocks)
         else:
@@ -255,12 +254,12 @@ def _messages(messages: Sequence[Message], ids: Mapping[str, str]) -> list[dict[
     return sent
 
 
-def _blocks(message: Message, ids: Mapping[str, str]) -> list[dict[str, Any]]:
+def _blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         failed = error_type_of(message.content) is not None
         result: dict[str, Any] = {
             "type": "tool_result",
-            "tool_use_id": ids[message.tool_call_id or ""],
+            "tool_use_id": message.tool_call_id,
             "content": _content(message) or BLANK,
         }
         return [result | {"is_error": True}] if failed else [result]
@@ -275,7 +274,7 @@ def _blocks(message: Message, ids: Mapping[str, str]) -> list[dict[str, Any]]:
     blocks += [
         {
             "type": "tool_use",
-            "id": ids[call.id],
+            "id": call.id,
             "name": wire_name(call.name),
             "input": arguments_object(call.arguments),
         }

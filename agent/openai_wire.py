@@ -25,8 +25,8 @@ from .wire import (
     strict_schema,
     token_count,
     tool_call,
-    wire_ids,
     wire_name,
+    with_wire_ids,
 )
 
 _FINISH: Mapping[object, FinishReason] = {
@@ -40,8 +40,7 @@ _FINISH: Mapping[object, FinishReason] = {
 
 def openai_payload(request: ModelRequest) -> dict[str, Any]:
     """The request's messages, tools and output schema as fields of a chat completion request."""
-    ids = wire_ids(request.messages)
-    payload: dict[str, Any] = {"messages": [_message(message, ids) for message in request.messages]}
+    payload: dict[str, Any] = {"messages": [*map(_message, with_wire_ids(request.messages))]}
     if request.tools:
         payload["tools"] = [
             {
@@ -275,12 +274,12 @@ class _PartialCall:
 # -- to the wire ------------------------------------------------------------------------------
 
 
-def _message(message: Message, ids: Mapping[str, str]) -> dict[str, Any]:
+def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         # Results may have parts elsewhere; here they are text.
         return {
             "role": "tool",
-            "tool_call_id": ids[message.tool_call_id or ""],
+            "tool_call_id": message.tool_call_id,
             "content": _as_text(message.content),
         }
     if message.role == "assistant":
@@ -288,7 +287,7 @@ def _message(message: Message, ids: Mapping[str, str]) -> dict[str, Any]:
         if message.tool_calls:
             sent["tool_calls"] = [
                 {
-                    "id": ids[call.id],
+                    "id": call.id,
                     "type": "function",
                     "function": {
                         "name": wire_name(call.name),

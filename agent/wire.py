@@ -84,28 +84,54 @@ def wire_name(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
-def wire_ids(messages: Iterable[Message]) -> dict[str, str]:
-    """For each call id in a history the id to send: itself where every endpoint accepts it.
+def with_wire_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages under call ids that every endpoint accepts, each id once in the request.
 
-    Others (foreign characters, over 40 characters) get a replacement made of their place, distinct
-    from all others; the same history gives the same ids, so that prompt caches hold.
+    Ids stay as they are but for foreign characters, emptiness, over 40 characters, or another call
+    of that id before: some servers count their calls from `call_0` in every reply, and the messages
+    protocol refuses a request in which an id comes twice. Results follow their call: of equal ids
+    the nearest batch before with an open call, in it the first open one (WN-2). A replacement is
+    made of what stands before it only: a history that grows keeps its ids, and prompt caches hold.
     """
-    ids: dict[str, str] = {}
-    for message in messages:
-        for call in message.tool_calls:
-            ids.setdefault(call.id, call.id)
-        if message.tool_call_id is not None:
-            ids.setdefault(message.tool_call_id, message.tool_call_id)
-    taken = set(ids)
-    for place, call_id in enumerate(ids):
-        if _NOT_IN_NAMES.search(call_id) is None and len(call_id) <= 40:
-            continue
-        number = place
-        while f"call_{number}" in taken:
-            number += len(ids)
-        ids[call_id] = f"call_{number}"
-        taken.add(ids[call_id])
-    return ids
+    used: set[str] = set()
+    calls = 0
+    waiting: dict[str, list[str]] = {}  # the ids sent for open calls of an id, the next one last
+
+    def sendable(call_id: str) -> str:
+        wire_id = call_id
+        if not call_id or len(call_id) > 40 or call_id in used or _NOT_IN_NAMES.search(call_id):
+            number = calls
+            while (wire_id := f"call_{number}") in used:
+                number += 1
+        used.add(wire_id)
+        return wire_id
+
+    sent = list(messages)
+    changed = False
+    for place, message in enumerate(messages):
+        if message.role == "tool":
+            call_id = message.tool_call_id or ""
+            open_calls = waiting.get(call_id)
+            wire_id = open_calls.pop() if open_calls else sendable(call_id)
+            if wire_id != call_id:
+                sent[place] = message.replace(tool_call_id=wire_id)
+                changed = True
+        elif message.tool_calls:
+            renamed = []
+            for call in message.tool_calls:
+                wire_id = sendable(call.id)
+                calls += 1
+                renamed.append(
+                    call
+                    if wire_id == call.id
+                    else ToolCall(wire_id, call.name, call.arguments, **call.extra)
+                )
+            for call, new in zip(reversed(message.tool_calls), reversed(renamed), strict=True):
+                waiting.setdefault(call.id, []).append(new.id)
+            if tuple(renamed) != message.tool_calls:
+                sent[place] = message.replace(tool_calls=renamed)
+                changed = True
+    return sent if changed else messages
 
 
 def tool_call(call_id: object, name: object, arguments: object, taken: set[str]) -> ToolCall:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -20,11 +19,12 @@ from keepwell.agent.wire import (
     json_text,
     strict_schema,
     tool_call,
-    wire_ids,
     wire_name,
+    with_wire_ids,
 )
-from keepwell.memory.repair import repair
+from keepwell.memory.repair import in_call_order, repair
 from keepwell.stores.message import Message, ToolCall
+from keepwell.testing.provider_rules import check_requests
 
 ASK = ModelRequest((Message("user", "hello"),))
 
@@ -149,32 +149,41 @@ MESSAGES = st.lists(
 def test_any_history_is_acceptable_on_the_wire(messages):
     """F17, F19, F20: whatever the log holds, the request is valid UTF-8 JSON, its names and ids
     are what endpoints accept, its arguments are objects, and calls and results stay paired."""
-    wire = sent(*repair(messages))
-    json.dumps(wire, ensure_ascii=False, allow_nan=False).encode()
-    open_ids: list[str] = []
-    for message in wire:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] in open_ids
-            open_ids.remove(message["tool_call_id"])
-        else:
-            assert not open_ids
-        for call in message.get("tool_calls", ()):
-            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", call["id"])
-            assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call["function"]["name"])
-            assert isinstance(json.loads(call["function"]["arguments"]), dict)
-            open_ids.append(call["id"])
-        if message["role"] == "assistant":
-            assert message["content"] or message.get("tool_calls")
-    assert not open_ids
+    check_requests(in_call_order(repair(messages)))
 
 
-@given(st.lists(IDS | st.sampled_from(["call_0", "call_1", "call_2"]), max_size=8))
-def test_ids_stay_distinct(ids):
-    messages = [Message("tool", "", tool_call_id=i) for i in ids]
-    mapped = wire_ids(messages)
-    assert len(set(mapped.values())) == len(mapped)
-    assert wire_ids(messages) == mapped
-    assert all(mapped[i] == i for i in ids if re.fullmatch(r"[a-z0-9_]{1,40}", i))
+@given(MESSAGES)
+def test_ids_stay_as_they_are_where_they_can(messages):
+    messages = in_call_order(repair(messages))
+    sent_as = with_wire_ids(messages)
+    assert with_wire_ids(sent_as) == sent_as
+    assert with_wire_ids(messages[:-1]) == sent_as[: len(messages) - 1]  # growing changes nothing
+    calls = [call.id for m in messages for call in m.tool_calls]
+    renamed = [call.id for m in sent_as for call in m.tool_calls]
+    for place, (before, after) in enumerate(zip(calls, renamed, strict=True)):
+        if re.fullmatch(r"[a-z0-9_]{1,40}", before) and before not in renamed[:place]:
+            assert after == before
+
+
+def test_an_id_that_comes_again_is_another_one():
+    """Servers that count from call_0 in every reply; results follow their calls."""
+    batch = [ToolCall("call_0", "f", {}), ToolCall("call_0", "g", {})]
+    messages = [
+        Message("user", "u"),
+        Message("assistant", None, batch),
+        Message("tool", "f1", tool_call_id="call_0"),
+        Message("tool", "g1", tool_call_id="call_0"),
+        Message("assistant", None, batch[:1]),
+        Message("tool", "f2", tool_call_id="call_0"),
+    ]
+    wire = with_wire_ids(messages)
+    assert [[c.id for c in m.tool_calls] for m in wire if m.tool_calls] == [
+        ["call_0", "call_1"], ["call_2"],
+    ]  # fmt: skip
+    assert [(m.tool_call_id, m.content) for m in wire if m.role == "tool"] == [
+        ("call_0", "f1"), ("call_1", "g1"), ("call_2", "f2"),
+    ]  # fmt: skip
+    check_requests(messages)
 
 
 @pytest.mark.parametrize(
