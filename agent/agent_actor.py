@@ -115,7 +115,8 @@ class AgentActor(AsyncActor):
             except KeepwellError as error:
                 queue.done(request)
                 request.fail(error)
-                if request.kind == "recover":
+                sought = request.stop is not None and not request.turn_id  # found nothing yet
+                if request.kind == "recover" and not sought:
                     # Nobody may be waiting for a turn that was found in the log.
                     logger.warning(
                         "the unfinished turn %r of %r: %s", request.turn_id,

@@ -466,6 +466,10 @@ class TurnRunner:
             if stop.kind == "turn_timeout":
                 error = LimitReached("turn_timeout", self._result_of(turn))
             await self._audience.tell("on_turn_error", turn.next_step - 1, error)
+        elif stop.kind == "turn_timeout" and turn is None:  # nothing of it is in the log
+            unborn = TurnState(request.turn_id)
+            unborn.ended = "limit"
+            error = LimitReached("turn_timeout", self._result_of(unborn))
         return error
 
     def _close(

@@ -224,6 +224,18 @@ async def test_bz_3_interrupt_cancels_the_running_turn(bench: Any) -> None:
     assert ended == ["cancelled", "completed"]
 
 
+async def test_bz_3_a_new_agent_that_is_interrupted_reports_no_turn(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that comes before an agent has looked for unfinished turns gives up none."""
+    agent = await bench.agent(ScriptedModel("one", "two"), on_busy="interrupt")
+    first, second = agent.run("q1"), agent.run("q2")
+    with pytest.raises(Superseded):
+        await first
+    assert (await second).text in ("one", "two")
+    assert "unfinished turn" not in caplog.text
+
+
 async def test_bz_4_latest_keeps_only_the_newest_waiting(bench: Any) -> None:
     agent, running, gate = await busy_agent(bench, "latest")
     second, third = agent.run("q2"), agent.run("q3")
