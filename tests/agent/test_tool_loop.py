@@ -354,20 +354,6 @@ async def test_a_tool_knows_its_call(bench: Any) -> None:
     assert (context.call_id, context.agent, context.values["db"]) == ("call_1", "boss", 7)
 
 
-async def test_giant_results_are_shown_cut_and_kept_whole(bench: Any) -> None:
-    async def give() -> str:
-        """Give."""
-        return "x" * 300_000
-
-    assert len(await outcome(bench, give)) == 300_000
-    model = ScriptedModel("later")
-    await (await bench.agent(model)).run("next")
-    shown = model.requests[0].messages[2].content
-    assert isinstance(shown, str)
-    assert len(shown) < 210_000
-    assert "100000 of 300000 characters left out" in shown
-
-
 async def test_ag_4_whatever_a_model_calls_the_log_stays_usable(bench: Any) -> None:
     nasty = Message(
         "assistant",
