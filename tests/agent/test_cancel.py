@@ -228,11 +228,14 @@ async def test_bz_3_a_new_agent_that_is_interrupted_reports_no_turn(
     bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message that comes before an agent has looked for unfinished turns gives up none."""
-    agent = await bench.agent(ScriptedModel("one", "two"), on_busy="interrupt")
-    first, second = agent.run("q1"), agent.run("q2")
+    _first, running, gate = await busy_agent(bench, "queue")
+    agent = await bench.agent(ScriptedModel("second"), on_busy="interrupt")
+    await bench.until(lambda: agent._queue.running is not None)  # it waits for the conversation
+    replaced, answer = agent.run("q2"), agent.run("q3")
     with pytest.raises(Superseded):
-        await first
-    assert (await second).text in ("one", "two")
+        await replaced
+    gate.set()
+    assert ((await running).text, (await answer).text) == ("first", "second")
     assert "unfinished turn" not in caplog.text
 
 
