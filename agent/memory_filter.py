@@ -8,7 +8,7 @@ from ..actors.errors import InvalidValue
 from ..memory.forms import STORE_METHODS
 from ..memory.repair import in_call_order, repair
 from ..memory.turn_gate import TurnGates, turn_gates
-from ..stores.errors import AppendConflict
+from ..stores.errors import AppendConflict, CursorConflict
 from .filters import MEMORY_ORDER, ChatRequest, Filter, NextChat
 from .model import ModelReply
 
@@ -45,15 +45,33 @@ class MemoryFilter(Filter):
         """Delta to the store, history to the model, reply to the store."""
         prefix = f"{request.invocation_id}/{request.round}"
         epoch = request.state.get("memory.epoch")
-        appended = await self.store.add(
-            request.conversation_id, request.messages, append_id=f"{prefix}/in", epoch=epoch
-        )
+        # A transcript that comes again would be stored a second time. An input that only looks like
+        # one, as this invocation was sent before, is answered as a replay whatever the cursor.
+        again = epoch is None and await self._holds(request)
+        try:
+            appended = await self.store.add(
+                request.conversation_id, request.messages, append_id=f"{prefix}/in", epoch=epoch,
+                cursor=0 if again else None,
+            )  # fmt: skip
+        except CursorConflict:
+            raise InvalidValue(
+                f"the input repeats what the log of {request.conversation_id!r} holds: pass the "
+                "new messages only, the memory filter shows the model the whole history"
+            ) from None
         request.state["memory.epoch"] = appended.epoch
         history = await self.store.get(request.conversation_id)
         reply = await next(request.replace(messages=in_call_order(repair(history))))
         if reply.message.content or reply.message.tool_calls:
             await self._store(request, prefix, reply)
         return reply
+
+    async def _holds(self, request: ChatRequest) -> bool:
+        """Whether the log has a reply that stands in the input (F31)."""
+        replies = [m for m in request.messages if m.role == "assistant"]
+        if not replies:
+            return False
+        history = await self.store.get(request.conversation_id)
+        return any(reply in history for reply in replies)
 
     async def _store(self, request: ChatRequest, prefix: str, reply: ModelReply) -> None:
         attempts: Any = request.state.setdefault("memory.attempts", {})
