@@ -12,7 +12,7 @@ from keepwell.actors.ref import AskedItself
 from keepwell.agent.errors import ModelError
 from keepwell.agent.function_model import FunctionModel
 from keepwell.agent.model import ModelReply, Usage
-from keepwell.agent.scripted_model import Broken, Call, Held, ScriptedModel
+from keepwell.agent.scripted_model import Call, Held, ScriptedModel
 from keepwell.agent.tool import tool
 from keepwell.agent.tool_result import error_type_of
 from keepwell.agent.turn_errors import (
@@ -190,17 +190,6 @@ async def test_ag_7_nobody_is_asked_before_the_time_that_they_asked_for(
     assert len(model.requests) == 1
 
 
-async def test_f28_a_broken_stream_is_never_the_answer(bench: Any) -> None:
-    broken = Broken("half an ans", ModelError("cut", code="truncated"))
-    agent = await bench.agent(ScriptedModel(broken, "whole"))
-    with pytest.raises(ModelError) as caught:
-        async for _event in agent.stream("q"):
-            pass
-    assert caught.value.partial == "half an ans"
-    assert bench.store.shape("c") == "u"
-    assert (await agent.run("again")).text == "whole"
-
-
 async def test_ag_4_empty_replies_are_retried_and_never_stored(bench: Any) -> None:
     empty = Message("assistant", "")
     agent = await bench.agent(ScriptedModel(empty, "said", empty, empty, empty))
@@ -236,27 +225,6 @@ async def test_ag_10_clear_acts_at_once_and_nothing_is_stored_after(bench: Any) 
     await asyncio.sleep(0)
     assert await agent.messages() == ()
     assert (await agent.run("q")).text == "fresh"
-
-
-async def test_f29_a_store_clear_under_a_running_tool(bench: Any) -> None:
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def wait() -> str:
-        """Wait."""
-        started.set()
-        await go_on.wait()
-        return "late"
-
-    agent = await bench.agent(ScriptedModel([Call("wait")], "x", "y"), tools=[wait])
-    running = agent.run("q")
-    await started.wait()
-    await bench.store.clear("c")
-    go_on.set()
-    with pytest.raises(ConversationCleared):
-        await running
-    assert await agent.messages() == ()
-    assert (await agent.run("again")).text in "xy"
 
 
 async def test_ag_10_add_messages_waits_for_the_turn(bench: Any) -> None:
@@ -371,14 +339,6 @@ async def test_pv_3_the_log_is_the_same_with_and_without_a_window(bench: Any) ->
     assert [len(r.messages) for r in windowed.requests] == [1, 3, 2]
 
 
-async def test_f30_the_model_sees_the_asking_agents_prompt_only(bench: Any) -> None:
-    one, two = ScriptedModel("x"), ScriptedModel("y")
-    await (await bench.agent(one, instructions="I am A")).run("hello")
-    await (await bench.agent(two, instructions="I am B", memory=Window(1))).run("and you?")
-    systems = [m.content for m in two.requests[0].messages if m.role == "system"]
-    assert systems == ["I am B"]
-
-
 async def test_kf_9_agents_of_one_conversation_take_turns(bench: Any) -> None:
     async def reply(_request: Any) -> str:
         await asyncio.sleep(0)
@@ -418,15 +378,6 @@ async def test_us_1_f37_usage_counts_each_call_once_when_the_turn_fails(bench: A
     assert bench.store.last_mark("c")["usage"]["input_tokens"] == 21
     result = await agent.run("q", turn_id="T")
     assert (result.usage.input_tokens, result.usage.output_tokens) == (10 + 21 + 20, 3)
-
-
-async def test_f31_a_whole_transcript_is_refused_with_a_hint(bench: Any) -> None:
-    agent = await bench.agent(ScriptedModel("one", "two"))
-    await agent.run("q1")
-    transcript = [*(await agent.messages()), Message("user", "q2")]
-    with pytest.raises(InvalidValue, match="new message only"):
-        agent.run(transcript)
-    assert bench.store.shape("c") == "u a"
 
 
 async def test_pv_2_an_unknown_conversation_is_empty(bench: Any) -> None:
