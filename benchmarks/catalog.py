@@ -43,6 +43,15 @@ def title(name: str) -> str:
     return (ast.get_docstring(_parsed(name)) or "").partition("\n")[0]
 
 
+def method(name: str) -> list[str]:
+    """Return the paragraphs and list items of the docstring below its title; [] if unknown."""
+    if not (_FOLDER / f"{name}.py").exists():
+        return []
+    _, _, rest = (ast.get_docstring(_parsed(name)) or "").partition("\n")
+    parts = rest.replace("\n- ", "\n\n- ").split("\n\n")
+    return [text for part in parts if (text := " ".join(part.split()).removeprefix("- "))]
+
+
 def _parsed(name: str) -> ast.Module:
     return ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
 

@@ -80,6 +80,8 @@ def _row(question: Question, result: Result) -> dict[str, object]:
         "contender": result.contender.name,
         "unit": question.unit,
     }
+    if result.contender.opponent:
+        row["opponent"] = True
     if result.contender.note:
         row["note"] = result.contender.note
     if not result.samples:
@@ -97,11 +99,11 @@ def _row(question: Question, result: Result) -> dict[str, object]:
     }
 
 
-def cells(question: Question, result: Result) -> list[str]:
+def cells(question: Question, result: Result, *, note: bool = True) -> list[str]:
     """Return contender, rate, wall and spread, CPU and further figures of a result, as text."""
     wall = result.median(lambda sample: sample.wall_us)
     also = [f"{name} {number(value)}" for name, value in result.figures().items()]
-    if result.contender.note:
+    if note and result.contender.note:
         also.append(result.contender.note)
     return [
         result.contender.name,

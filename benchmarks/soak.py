@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -103,6 +104,7 @@ class _Soak:
         self._agents: list[Any] = []
         self._turns = [0] * _CONVERSATIONS
         self._path = Path()
+        self._began = 0.0
 
     def slice(self, number: int) -> Callable[[Stopwatch, int], Mapping[str, float]]:
         """The contender of slice `number`."""
@@ -128,6 +130,7 @@ class _Soak:
         self._agents = [await runtime.spawn(spec, f"c{n}") for n in range(_CONVERSATIONS)]
         # What the first turns bring along is no growth: on a full run each is cleared once.
         await self._burst(_CONVERSATIONS * self._before)
+        self._began = time.monotonic()
 
     async def _slice(self, watch: Stopwatch, turns: int, number: int) -> Mapping[str, float]:
         with watch:
@@ -137,7 +140,8 @@ class _Soak:
             count=max(1, round(self._seconds * _RATE)), seed=number)
         gc.collect()
         latencies = {key: value for key, value in load.figures().items() if key.endswith("_ms")}
-        return {"turns_per_s": turns / watch.wall, **latencies, "turns": sum(self._turns),
+        return {"at_s": time.monotonic() - self._began, "turns_per_s": turns / watch.wall,
+                **latencies, "turns": sum(self._turns),
                 "anon_mib": anonymous_bytes() / 2**20, "file_mib": _allocated(self._path) / 2**20}
 
     async def _burst(self, turns: int) -> None:

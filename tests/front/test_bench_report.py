@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from keepwell.actors.errors import InvalidValue
-from keepwell.benchmarks import compare, page
+from keepwell.benchmarks import catalog, compare, page
 from keepwell.benchmarks.benchmark import (
     Contender,
     Question,
@@ -25,7 +25,8 @@ from keepwell.benchmarks.benchmark import (
     Stopwatch,
     faster,
 )
-from keepwell.benchmarks.chart import Bar, Curve, bars, curves
+from keepwell.benchmarks.chart import DARK, LIGHT, Bar, Curve, bars, curves, standalone
+from keepwell.benchmarks.headlines import HEADLINES
 from keepwell.benchmarks.machine import machine
 from keepwell.benchmarks.measure import measure
 from keepwell.benchmarks.open_loop import Load, arrivals, at_knee, knee, open_loop, percentile, run
@@ -48,19 +49,27 @@ def taking(
 
 
 def report(*, ours_us: float = 1, floor: float = 5) -> Report:
-    load = {"arrivals_per_s": 100.0, "p50_ms": 1.0, "p99_ms": 3.0, "p999_ms": 9.0}
+    load = {"arrivals_per_s": 100.0, "completed_per_s": 99.0, "p50_ms": 1.0, "p99_ms": 3.0,
+            "p999_ms": 9.0}
+    more = {**load, "arrivals_per_s": 200.0, "completed_per_s": 199.0}
+    moment = {"turns_per_s": 900.0, "p50_ms": 1.0, "p99_ms": 3.0, "anon_mib": 80.0, "file_mib": 2.0}
     asked = [
         Question("speed", "How <fast>?", "thing",
                  [Contender("keepwell", taking(ours_us), 10),
-                  Contender("theirs & co", taking(10), 10, opponent=True),
+                  Contender("theirs & co", taking(10), 10, opponent=True,
+                            note="weaker: nothing is flushed"),
                   Contender("redis", taking(1), 10, missing="no server", opponent=True)],
                  [faster("ratio", "keepwell", "theirs & co", floor=floor)]),
         Question("weight", "How heavy?", "thing",
                  [Contender("keepwell", taking(1, {"bytes": 373.0}), 10)], chart="bytes"),
         Question("load", "How late?", "thing",
                  [Contender("100/s", taking(1, load), 10),
-                  Contender("200/s", taking(1, {**load, "arrivals_per_s": 200.0}), 10)],
+                  Contender("200/s", taking(1, more), 10)],
                  chart="curve"),
+        Question("time", "What changes?", "thing",
+                 [Contender("from 0 s", taking(1, {**moment, "at_s": 1.0}), 10),
+                  Contender("from 1 s", taking(1, {**moment, "at_s": 2.0}), 10)],
+                 chart="series", rounds=1, warm_up=False),
     ]
     return Report("demo", "A demonstration.", machine(),
                   [(each, measure(each, Scale(quick=True), lambda _: None)) for each in asked])
@@ -73,14 +82,43 @@ def test_the_page_is_self_contained_and_explains_its_figures() -> None:
     assert "outside of what should hold (at least 20)" in text
     assert "redis is not in the chart: no server." in text
     assert "How &lt;fast&gt;?" in text
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
+    assert "theirs &amp; co (weaker)" in text
+    assert "knee: 200/s" in text
+
+
+def test_the_page_has_the_headlines_on_top_and_says_how_each_was_measured() -> None:
+    asked = Question("tell", "How fast?", "message", [
+        Contender("keepwell", taking(1), 10), Contender("pykka", taking(30), 10, opponent=True)],
+        [faster("tell_vs_pykka", "keepwell", "pykka")])
+    results = measure(asked, Scale(quick=True), lambda _: None)
+    text = page.html([Report("messaging", "How fast?", machine(), [(asked, results)])])
+    assert '<b>30x</b><span>as many messages a second as pykka</span>' in text
+    assert "how it is measured" in text and "What it does not say: what real handlers cost" in text
+
+
+def test_every_headline_is_a_ratio_of_its_benchmark() -> None:
+    for benchmark in {each.benchmark for each in HEADLINES}:
+        known = {ratio.name for question in catalog.questions(benchmark, Scale())
+                 for ratio in question.ratios}
+        assert {each.ratio for each in HEADLINES if each.benchmark == benchmark} <= known
+
+
+def test_a_picture_of_its_own_has_its_colours_in_it() -> None:
+    drawn = bars("t", [Bar("a", 2, "2", ours=True), Bar("b", 1, "1")])
+    assert "var(--ours)" in drawn
+    for theme in (LIGHT, DARK):
+        alone = standalone(drawn, theme)
+        assert "var(" not in alone and theme["ours"] in alone and theme["ink"] in alone
+    assert "prefers-color-scheme: dark" in standalone(drawn)
 
 
 def test_each_chart_is_written_as_a_picture_of_its_own(tmp_path: Path) -> None:
     page.prepare(tmp_path / "out")
     page.write(tmp_path / "out", [report()])
     drawn = {path.name for path in (tmp_path / "out").glob("*.svg")}
-    assert drawn == {"demo-speed.svg", "demo-weight.svg", "demo-load.svg"}
+    assert drawn == {"demo-speed.svg", "demo-weight.svg", "demo-load.svg",
+                     "demo-time.svg"}
     for path in (tmp_path / "out").glob("*.svg"):
         ElementTree.parse(path)
 
@@ -92,7 +130,9 @@ def test_a_report_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def _widths(svg: str) -> list[float]:
-    return [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
+    """Those of the bars, without the tracks that they run in."""
+    found = re.findall(r'<rect [^>]*width="([\d.]+)"[^>]*--(?:ours|theirs)', svg)
+    return [float(width) for width in found]
 
 
 def test_bars_are_linear_until_the_short_ones_would_vanish() -> None:
@@ -129,7 +169,7 @@ def test_the_page_opens_in_a_browser_without_errors(tmp_path: Path) -> None:
          "--dump-dom", target.as_uri()],
         capture_output=True, text=True, timeout=50, check=False)
     assert opened.returncode == 0, opened.stderr[-2000:]
-    assert opened.stdout.count("<svg") == 3
+    assert opened.stdout.count("<svg") == 4
     assert "CONSOLE" not in opened.stderr
 
 
