@@ -13,7 +13,7 @@ from typing import Any
 from .conversation import Conversation
 from .errors import AppendConflict, CursorConflict, PredecessorMissing, StaleEpoch
 from .record import Appended
-from .request import Append, Clear, Request
+from .request import Append, Clear, Request, shown_id
 from .row import IdEntry, id_key
 
 
@@ -102,7 +102,7 @@ class Plan:
             found = self._ids.get(key) or self._find_id(key)
             if found is not None and (found.epoch == stage.epoch or request.epoch is None):
                 if found.digest != request.digest:
-                    return AppendConflict(conversation_id, request.append_id)
+                    return AppendConflict(conversation_id, shown_id(request.append_id))
                 return Appended(found.first_seq, found.first_seq + found.size - 1, found.epoch,
                                 found.size, replayed=True)
         if request.follows is not None:
@@ -138,11 +138,13 @@ class Plan:
             return StaleEpoch(request.conversation_id, request.epoch, stage.epoch)
         if request.cursor is not None and request.cursor != stage.cursor:
             return CursorConflict(request.conversation_id, request.cursor, stage.cursor)
+        epoch = stage.epoch + 1 if request.to is None else request.to
+        if epoch <= stage.epoch:
+            return None
         if not stage.conversation.number:
             stage.conversation.number = self._number()
-        self.entries.append(Cleared(stage.conversation, stage.epoch + 1, stage.cursor > 0,
-                                    self.micros))
-        stage.epoch += 1
+        self.entries.append(Cleared(stage.conversation, epoch, stage.cursor > 0, self.micros))
+        stage.epoch = epoch
         stage.cursor = stage.total = stage.tokens = stage.created = stage.updated = 0
         return None
 

@@ -26,7 +26,7 @@ from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from .engine import Engine
 from .errors import ForkedStore, StoreUnavailable
-from .request import MAX_MESSAGE_BYTES, Append, Request
+from .request import MAX_MESSAGE_BYTES, Append, Request, shown_id
 from .token_counter import TokenCounter, default_counter
 
 if TYPE_CHECKING:
@@ -306,7 +306,8 @@ class Port:
             self._arm(left)
 
     def _unavailable(self, request: Request, problem: str) -> StoreUnavailable:
-        append_id = request.append_id if isinstance(request, Append) else None
+        given = request.append_id if isinstance(request, Append) else None
+        append_id = None if given is None else shown_id(given)
         return StoreUnavailable(self.name, problem, append_id=append_id,
                                 outcome="unknown" if request.attempts else "not written")
 

@@ -50,14 +50,17 @@ class Request:
 
 
 class Clear(Request):
-    """Empty a conversation, raise its epoch; with `epoch`, `cursor` only if it still has them."""
+    """Empty a conversation, raise its epoch; with `epoch`, `cursor` only if it still has them.
 
-    __slots__ = ("cursor", "epoch")
+    `to` is an import's: raise the epoch of an empty conversation to that, if it is lower.
+    """
+
+    __slots__ = ("cursor", "epoch", "to")
 
     def __init__(self, conversation_id: str, *, epoch: int | None = None,
-                 cursor: int | None = None) -> None:
+                 cursor: int | None = None, to: int | None = None) -> None:
         super().__init__(conversation_id, conversation_key(conversation_id))
-        self.epoch, self.cursor = epoch, cursor
+        self.epoch, self.cursor, self.to = epoch, 0 if to is not None else cursor, to
 
 
 Part = tuple[Message | None, str | None, Any, bytes, int, int]
@@ -94,7 +97,9 @@ class Append(Request):
         if epoch is not None or cursor is not None:
             _check_number(epoch, "epoch")
             _check_number(cursor, "cursor")
-        self.append_id, self.follows, self.epoch, self.cursor = append_id, follows, epoch, cursor
+        # An import's is bytes if it is known by its hash only, see `id_key`.
+        self.append_id: str | bytes | None = append_id
+        self.follows, self.epoch, self.cursor = follows, epoch, cursor
         count: Callable[[Message], int] = counter.count_message
         parts: list[Part] = []
         size = spoken = total = 0
@@ -137,6 +142,11 @@ class Append(Request):
         append.spoken = sum(message is not None for message, *_ in parts)
         append.tokens = sum(tokens for *_, tokens in parts)
         return append
+
+
+def shown_id(append_id: str | bytes) -> str:
+    """An append id in an error: as it was given, or what is known of it."""
+    return append_id if isinstance(append_id, str) else append_id.hex()
 
 
 def payload_digest(parts: tuple[Part, ...]) -> bytes:

@@ -82,8 +82,13 @@ def record_of(value: bytes, seq: int, counters: dict[int, str]) -> Record:
                   moment(header.micros), mark)
 
 
-def id_key(number: int, append_id: str) -> bytes:
-    """The key of an append id: ids that are made one after the other lie side by side."""
+def id_key(number: int, append_id: str | bytes) -> bytes:
+    """The key of an append id: ids that are made one after the other lie side by side.
+
+    Bytes are what follows the number in a key, as an export says it.
+    """
+    if isinstance(append_id, bytes):
+        return NUMBER_KEY.pack(number) + append_id
     name = append_id.encode("utf-8", "surrogatepass")
     if len(name) > 200:
         name = b"\xff" + blake2b(name, digest_size=32).digest()

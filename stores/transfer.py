@@ -1,39 +1,44 @@
 """Conversations as JSON Lines, for other programs and other machines.
 
-The first line is `{"keepwell": "conversations", "format": 1}`. Then, for each conversation, a line
-`{"conversation": id, "records": n}` and a line for each record: `{"seq", "message", "turn_id",
-"tokens", "counter", "time", "mark"}`. What JSON has no form for is tagged: `{"$bytes": base64}`,
-`{"$datetime": iso}`, `{"$float": "nan"}`, `{"$int": hex}` from 2**53 on; a mapping with a key that
-begins with `$` is `{"$mapping": [[key, value], …]}`.
+The first line is `{"keepwell": "conversations", "format": 2}`. Then, for each conversation, a line
+`{"conversation": id, "epoch": e, "records": n}` (without records: it was cleared, and its epoch
+still counts) and a line for each record: `{"seq", "message", "turn_id", "tokens", "counter",
+"time", "mark"}`. The first record of an append that had an append id has `"append"` too: `{"id",
+"records", "digest"}`, so that a retry that comes after the import is recognised (CS-15). Ids of
+more than 200 bytes are known by their hash only: `{"$bytes": base64}`. Append ids from before a
+clear stand between the two, as `{"append": {"id", "records", "digest", "epoch", "first_seq"}}`
+(CS-16). Values are in the form of `json_lines`.
 
-Epochs and append ids belong to a store and are not exported.
+The last line is `{"end": true}`: without it the file was cut short.
+
+Format 1 had no epochs, append ids or end; it is read as well.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..actors.errors import InvalidValue
+from .append_ids import append_ids, remember
 from .codec import encode_body
 from .conversation import EPOCH_TIME
+from .conversation_id import is_temporary
 from .disk_engine import DiskEngine
-from .engine import Engine
-from .errors import DamagedStore, shown
+from .errors import CursorConflict, DamagedStore, StaleEpoch, shown
+from .json_lines import line, tagged, untagged
 from .message import Message
 from .record import NewRecord, Record
-from .request import Append, Part, payload_digest
+from .request import Append, Clear, Part, payload_digest
+from .row import IdEntry, head_of
 
-FORMAT = 1
-_PLAIN_INT = 1 << 53  # beyond, other programs' JSON numbers lose digits
+FORMAT = 2
 BATCH = 500
-"""Most records of one append of an import."""
+"""Most appends of one commit of an import, and most records of an append without append id."""
 
 
 class InvalidExport(InvalidValue):
@@ -52,33 +57,74 @@ class Transferred:
     records: int
 
 
-def export(engine: Engine, *, prefix: str = "",
+# -- export ---------------------------------------------------------------------------------------
+
+
+def export(engine: DiskEngine, *, prefix: str = "",
            skip: Callable[[DamagedStore], object] | None = None) -> Iterator[str]:
     """The lines of an export, each with its newline; reads in short steps, beside the owner.
 
-    A damaged record raises `DamagedStore`, or is left out and given to `skip`.
+    Holds the append ids of one conversation at a time. A damaged record raises `DamagedStore`, or
+    is left out and given to `skip`.
     """
-    yield _line({"keepwell": "conversations", "format": FORMAT})
+    yield line({"keepwell": "conversations", "format": FORMAT})
     after: str | None = None
     while page := engine.conversations(prefix=prefix, after=after, limit=200):
         for info in page:
             after = info.conversation_id
-            conversation, view = engine.at(info.conversation_id, info.epoch)
-            if conversation is None:
-                continue
-            yield _line({"conversation": info.conversation_id, "records": view.cursor})
-            for first in range(1, view.cursor + 1, 200):
-                last = min(first + 199, view.cursor)
-                try:
-                    records: Iterable[Record] = engine.records(conversation, view, first, last)
-                except DamagedStore:
-                    records = _one_by_one(engine, info.conversation_id, info.epoch, first, last,
-                                          skip)
-                for record in records:
-                    yield _line(_plain(record))
+            yield from _conversation(engine, info.conversation_id, info.epoch, skip)
+    for conversation_id in _cleared(engine, prefix):
+        if not is_temporary(conversation_id):
+            epoch = engine.info(conversation_id).epoch
+            yield from _conversation(engine, conversation_id, epoch, skip)
+    yield line({"end": True})
 
 
-def _one_by_one(engine: Engine, conversation_id: str, epoch: int, first: int, last: int,
+def _cleared(engine: DiskEngine, prefix: str) -> list[str]:
+    """Ids of the conversations that were cleared and have no records, in key order."""
+    start = prefix.encode("utf-8", "surrogatepass")[:200]
+    with engine._lock:
+        waiting = {key: conversation for key, conversation in engine.pending.conversations.items()
+                   if key.startswith(start)}
+        found = {key: conversation.conversation_id for key, conversation in waiting.items()
+                 if not conversation.view.cursor}
+    with engine.environment.read() as txn, txn.cursor(db=engine.tables.cleared) as cursor:
+        if cursor.set_range(start) if start else cursor.first():
+            for key, value in cursor:
+                if not key.startswith(start):
+                    break
+                if key not in waiting:
+                    found[key] = head_of(value, engine.path).conversation_id
+    return [found[key] for key in sorted(found) if found[key].startswith(prefix)]
+
+
+def _conversation(engine: DiskEngine, conversation_id: str, epoch: int,
+                  skip: Callable[[DamagedStore], object] | None) -> Iterator[str]:
+    conversation, view = engine.at(conversation_id, epoch)
+    if conversation is None:
+        return
+    yield line({"conversation": conversation_id, "epoch": epoch, "records": view.cursor})
+    appends: dict[int, tuple[bytes, IdEntry]] = {}
+    for name, entry in append_ids(engine, conversation):
+        if entry.epoch < epoch:
+            yield line({"append": {**_append(name, entry), "epoch": entry.epoch,
+                                   "first_seq": entry.first_seq}})
+        elif entry.epoch == epoch and entry.first_seq + entry.size <= view.cursor + 1:
+            appends[entry.first_seq] = name, entry
+    for first in range(1, view.cursor + 1, 200):
+        last = min(first + 199, view.cursor)
+        try:
+            records: Iterable[Record] = engine.records(conversation, view, first, last)
+        except DamagedStore:
+            records = _one_by_one(engine, conversation_id, epoch, first, last, skip)
+        for record in records:
+            item = _plain(record)
+            if record.seq in appends:
+                item["append"] = _append(*appends[record.seq])
+            yield line(item)
+
+
+def _one_by_one(engine: DiskEngine, conversation_id: str, epoch: int, first: int, last: int,
                 skip: Callable[[DamagedStore], object] | None) -> Iterator[Record]:
     for seq in range(first, last + 1):
         try:
@@ -89,65 +135,188 @@ def _one_by_one(engine: Engine, conversation_id: str, epoch: int, first: int, la
             skip(damaged)
 
 
+def _append(name: bytes, entry: IdEntry) -> dict[str, Any]:
+    plain = name if name[:1] == b"\xff" else name.decode("utf-8", "surrogatepass")
+    return {"id": tagged(plain), "records": entry.size, "digest": entry.digest.hex()}
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    message = record.message
+    return {"seq": record.seq, "message": None if message is None else tagged(message.to_dict()),
+            "turn_id": tagged(record.turn_id), "tokens": record.tokens, "counter": record.counter,
+            "time": record.time.isoformat(), "mark": tagged(record.mark)}
+
+
+# -- import ---------------------------------------------------------------------------------------
+
+
 def import_lines(engine: DiskEngine, lines: Iterable[str],
                  progress: Callable[[int], object] | None = None) -> Transferred:
-    """Store what `export` wrote, with its token counts and times; conversations must be new.
+    """Store what `export` wrote, with token counts, times, epochs and append ids.
 
-    Each append is whole or not there; an import that was interrupted is run again and goes on
-    where it ended. Raises `InvalidExport` naming the line, `InvalidMessage`, `DiskFull`, and
-    `AppendConflict` or `CursorConflict` if a conversation holds something else.
+    Conversations must be new. Each append is whole or not there; an import that was interrupted is
+    run again and goes on where it ended. Raises `InvalidExport` naming the line (of a file that was
+    cut short, once what is whole is stored), `InvalidMessage`, `DiskFull`, and `AppendConflict`,
+    `CursorConflict` or `StaleEpoch` if a conversation holds something else.
     """
-    conversation_id: str | None = None
-    batch: list[tuple[Part, str, int]] = []
-    conversations = records = cursor = 0
-    begun = False
+    importing = _Import(engine, progress)
+    number = 0
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            importing.take(number, _parsed(number, text))
+    importing.end(number)
+    return Transferred(importing.conversations, importing.records)
 
-    def flush() -> None:
-        nonlocal batch, cursor, records
-        if conversation_id is None or not batch:
-            return
-        parts = tuple(part for part, _, _ in batch)
-        request = Append.restored(conversation_id, parts, batch[0][1], payload_digest(parts), None)
-        request.append_id, request.cursor = f"import/{cursor}", cursor
-        request.micros = batch[0][2]
-        (answer,) = engine.commit([request])
-        if isinstance(answer, BaseException):
-            raise answer
-        cursor += len(parts)
-        records += len(parts)
-        batch = []
-        if progress is not None:
-            progress(records)
 
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        item = _parsed(number, line)
-        if number == 1:
-            if item.get("keepwell") != "conversations" or item.get("format") != FORMAT:
+class _Name(NamedTuple):
+    """What a file says of an append id and the append that had it."""
+
+    append_id: str | bytes
+    size: int
+    digest: bytes
+
+
+class _Import:
+    """One run: what has been read and is not stored yet."""
+
+    def __init__(self, engine: DiskEngine, progress: Callable[[int], object] | None) -> None:
+        self._format = 0
+        self._ended = False
+        self.conversations = self.records = 0
+        self._engine = engine
+        self._progress = progress
+        self._id: str | None = None
+        self._cursor = 0
+        self._requests: list[Append] = []
+        self._cleared: list[tuple[bytes, IdEntry]] = []
+        # The append whose records are being read; `end` is the seq behind it in the file.
+        self._parts: list[Part] = []
+        self._shared = ("", 0)
+        self._name: _Name | None = None
+        self._end = 0
+
+    def take(self, number: int, item: dict[str, Any]) -> None:
+        """Take what line `number` says."""
+        if not self._format:
+            form = item.get("format")
+            if item.get("keepwell") != "conversations" or type(form) is not int \
+                    or not 1 <= form <= FORMAT:
                 raise InvalidExport(number, f"it does not begin with {FORMAT=} of conversations")
-            begun = True
+            self._format = form
+        elif self._ended:
+            raise InvalidExport(number, "it stands behind the end")
+        elif "end" in item:
+            self._ended = True
+            self.flush()
         elif "conversation" in item:
-            flush()
-            conversation_id, cursor = item["conversation"], 0
-            conversations += 1
-        elif conversation_id is None:
+            self.flush()
+            self._begin(number, item)
+        elif self._id is None:
             raise InvalidExport(number, "a record stands before its conversation")
+        elif "append" in item and "seq" not in item:
+            self._cleared.append(_id_entry(number, item["append"]))
         else:
-            part, counter, micros = _part(number, item)
-            if batch and ((counter, micros) != batch[0][1:] or len(batch) >= BATCH):
-                flush()
-            batch.append((part, counter, micros))
-    if not begun:
-        raise InvalidExport(1, "it is empty")
-    flush()
-    return Transferred(conversations, records)
+            self._record(number, item)
+
+    def _begin(self, number: int, item: dict[str, Any]) -> None:
+        epoch = item.get("epoch", 0)
+        if type(epoch) is not int or epoch < 0:
+            raise InvalidExport(number, f"an epoch is an int of 0 or more, not {shown(epoch)}")
+        self._id, self._cursor = item["conversation"], 0
+        self.conversations += 1
+        (refused,) = self._engine.commit([Clear(self._id, to=epoch)])
+        if isinstance(refused, CursorConflict):  # it has records: stored by an earlier run?
+            present = self._engine.info(self._id).epoch
+            if present != epoch:
+                raise StaleEpoch(self._id, epoch, present)
+
+    def _record(self, number: int, item: dict[str, Any]) -> None:
+        part, counter, micros = _part(number, item)
+        shared = counter, micros
+        seq, name = item.get("seq", 0), _name(number, item)
+        if self._parts and (name is not None or shared != self._shared
+                            or (seq >= self._end if self._name else len(self._parts) >= BATCH)):
+            self._end_append()
+        if not self._parts:
+            self._shared = shared
+            self._name = name
+            self._end = 0 if name is None else seq + name.size
+        self._parts.append(part)
+
+    def _end_append(self) -> None:
+        if not self._parts or self._id is None:
+            return
+        parts, name = tuple(self._parts), self._name
+        if name is not None and name.size != len(parts):
+            name = None  # a record of it was left out: it is not what was appended under that id
+        digest = payload_digest(parts) if name is None else name.digest
+        request = Append.restored(self._id, parts, self._shared[0], digest, None)
+        request.cursor, request.micros = self._cursor, self._shared[1]
+        if name is not None:
+            request.append_id = name.append_id
+        self._cursor += len(parts)
+        self._requests.append(request)
+        self._parts = []
+        self._name = None
+        if len(self._requests) >= BATCH:
+            self._store()
+
+    def end(self, number: int) -> None:
+        """Store what is left after the last line, `number`, and see whether it is the end."""
+        if not self._format:
+            raise InvalidExport(1, "it is empty")
+        if self._format > 1 and not self._ended:
+            if self._name is not None and len(self._parts) < self._name.size:
+                self._parts = []  # its append goes on behind the cut: whole or not at all
+            self.flush()
+            raise InvalidExport(number, "here it was cut short; what is whole up to here is stored")
+        self.flush()
+
+    def flush(self) -> None:
+        """Store what was read of the conversation."""
+        self._end_append()
+        self._store()
+        if self._cleared and self._id is not None:
+            remember(self._engine, self._id, self._cleared)
+        self._cleared = []
+
+    def _store(self) -> None:
+        requests, self._requests = self._requests, []
+        for request, answer in zip(requests, self._engine.commit(requests), strict=True):
+            if isinstance(answer, CursorConflict) and request.append_id is None:
+                self._go_on(request, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            self.records += len(request.parts)
+        if self._progress is not None:
+            self._progress(self.records)
+
+    def _go_on(self, request: Append, conflict: CursorConflict) -> None:
+        """Store what an earlier run has not; it must have stored the rest of just this."""
+        engine, name, parts = self._engine, request.conversation_id, request.parts
+        before = conflict.given
+        stored = engine.span(name, engine.info(name).epoch, before + 1,
+                             min(conflict.head, before + len(parts)))
+        same = zip(stored, parts, strict=False)
+        if conflict.head < before or any(
+            encode_body(record.message, record.turn_id, record.mark) != body
+            for record, (_, _, _, body, _, _) in same
+        ):
+            raise conflict
+        if len(stored) < len(parts):
+            rest = Append.restored(name, parts[len(stored):], request.counter, b"", None)
+            rest.cursor, rest.micros = before + len(stored), request.micros
+            (answer,) = engine.commit([rest])
+            if isinstance(answer, BaseException):
+                raise answer
 
 
 def _part(number: int, item: dict[str, Any]) -> tuple[Part, str, int]:
+    """A record's line: the part of an append, its token counter, its time in µs."""
     try:
-        message = None if item["message"] is None else Message.from_dict(_value(item["message"]))
-        record = NewRecord(message, item["turn_id"], _value(item["mark"]))
+        message = None if item["message"] is None else \
+            Message.from_dict(untagged(item["message"]))
+        record = NewRecord(message, untagged(item["turn_id"]), untagged(item["mark"]))
         tokens, counter = int(item["tokens"]), str(item["counter"])
         since = datetime.fromisoformat(item["time"]) - EPOCH_TIME
     except (KeyError, TypeError, ValueError) as problem:
@@ -157,58 +326,40 @@ def _part(number: int, item: dict[str, Any]) -> tuple[Part, str, int]:
     return (record.message, record.turn_id, record.mark, body, crc32(body), tokens), counter, micros
 
 
-def _parsed(number: int, line: str) -> dict[str, Any]:
+def _name(number: int, item: dict[str, Any]) -> _Name | None:
+    if "append" not in item:
+        return None
     try:
-        item = json.loads(line)
+        given = item["append"]
+        name = _Name(untagged(given["id"]), given["records"], bytes.fromhex(given["digest"]))
+        kinds: tuple[type, ...] = (type(name.append_id), type(name.size), type(item["seq"]))
+        if kinds not in ((str, int, int), (bytes, int, int)) or not name.append_id \
+                or name.size < 1 or len(name.digest) != 16:
+            raise ValueError("a field of it is of another kind")
+    except (KeyError, TypeError, ValueError) as problem:
+        raise InvalidExport(number, f"this is no append ({shown(problem)})") from problem
+    return name
+
+
+def _id_entry(number: int, given: Any) -> tuple[bytes, IdEntry]:
+    """An append id from before a clear."""
+    try:
+        first, epoch = given["first_seq"], given["epoch"]
+    except (KeyError, TypeError) as problem:
+        raise InvalidExport(number, f"this is no append ({shown(problem)})") from problem
+    name = _name(number, {"append": given, "seq": first})
+    if name is None or type(epoch) is not int:
+        raise InvalidExport(number, "this is no append")
+    key = name.append_id if isinstance(name.append_id, bytes) else \
+        name.append_id.encode("utf-8", "surrogatepass")
+    return key, IdEntry(epoch, first, name.size, name.digest)
+
+
+def _parsed(number: int, text: str) -> dict[str, Any]:
+    try:
+        item = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise InvalidExport(number, f"it is no JSON ({problem})") from problem
     if not isinstance(item, dict):
         raise InvalidExport(number, f"it is no object but {shown(item)}")
     return item
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    message = record.message
-    return {"seq": record.seq, "message": None if message is None else _tagged(message.to_dict()),
-            "turn_id": record.turn_id, "tokens": record.tokens, "counter": record.counter,
-            "time": record.time.isoformat(), "mark": _tagged(record.mark)}
-
-
-def _tagged(value: Any) -> Any:
-    if type(value) is int and not -_PLAIN_INT < value < _PLAIN_INT:
-        return {"$int": hex(value)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": repr(value)}
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return {"$datetime": value.isoformat(), "fold": value.fold}
-    if isinstance(value, Mapping):
-        if any(key.startswith("$") for key in value):
-            return {"$mapping": [[key, _tagged(item)] for key, item in value.items()]}
-        return {key: _tagged(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_tagged(item) for item in value]
-    return value
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_value(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$int" in value:
-        return int(value["$int"], 16)
-    if "$float" in value:
-        return float(value["$float"])
-    if "$bytes" in value:
-        return base64.b64decode(value["$bytes"], validate=True)
-    if "$datetime" in value:
-        return datetime.fromisoformat(value["$datetime"]).replace(fold=value.get("fold", 0))
-    if "$mapping" in value:
-        return {key: _value(item) for key, item in value["$mapping"]}
-    return {key: _value(item) for key, item in value.items()}
-
-
-def _line(item: dict[str, Any]) -> str:
-    return json.dumps(item, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n"

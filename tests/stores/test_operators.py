@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,12 +16,15 @@ from keepwell.actors import failpoint as failpoints
 from keepwell.actors.errors import InvalidValue
 from keepwell.cli import main
 from keepwell.stores import (
+    AppendConflict,
+    Appended,
     CursorConflict,
     DamagedStore,
     DiskStore,
     ForeignFormat,
     MemoryStore,
     NoCounter,
+    StaleEpoch,
     StoreError,
     StoreInUse,
 )
@@ -222,7 +226,10 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
     source = filled(tmp_path / "source", 50)
     lines = list(export(source))
     target = DiskEngine(tmp_path / "target", durability="process")
-    import_lines(target, lines[:20])
+    for cut in (20, 33):
+        with pytest.raises(InvalidExport, match="cut short") as refused:
+            import_lines(target, lines[:cut])
+        assert refused.value.line == cut
     import_lines(target, lines)
     assert contents(target) == contents(source)
     target.commit([Append("d", users("mine"))])
@@ -234,12 +241,121 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
     target.close()
 
 
+async def test_exactly_once_holds_across_export_and_import_cs15_16_17(tmp_path: Path) -> None:
+    long_id = "long" * 100
+    before: dict[tuple[str, str], Appended] = {}
+
+    async def write(store: DiskStore) -> None:
+        await store.add("d", users("old"), append_id="before")
+        await store.clear("d")
+        for conversation_id in ("c", "d"):
+            for append_id, texts in (("one", "1"), (long_id, "two"), ("\ud83d\ude00", "x")):
+                before[conversation_id, append_id] = await store.add(
+                    conversation_id, users(*texts), append_id=append_id)
+            await store.add(conversation_id, users("without"))
+        await store.add("gone", users("g"), append_id="g")
+        await store.clear("gone")
+        await store.clear("gone")
+        await store.add("keepwell:tmp:1", users("t"))
+        await store.clear("keepwell:tmp:1")
+
+    store = await DiskStore(tmp_path / "source", durability="process", counter=NoCounter()).spawn()
+    await write(store)
+    assert isinstance(store.port.engine, DiskEngine)
+    lines = list(export(store.port.engine))  # all of it waits in the batch log
+    await store.stop()
+    moved = DiskEngine(tmp_path / "source", readonly=True)
+    assert sorted(export(moved)) == sorted(lines)
+    moved.close()
+    assert not any("tmp" in line for line in lines)
+
+    target = DiskEngine(tmp_path / "target", durability="process")
+    for cut in range(2, len(lines), 3):
+        with pytest.raises(InvalidExport):
+            import_lines(target, lines[:cut])
+    for _ in range(2):
+        import_lines(target, lines)
+    assert not verify(target).problems
+    assert sorted(export(target)) == sorted(lines)
+    target.settle()
+    assert sorted(export(target)) == sorted(lines)
+    target.close()
+
+    copy = await DiskStore(tmp_path / "target", durability="process", counter=NoCounter()).spawn()
+    try:
+        for (conversation_id, append_id), first in before.items():
+            texts = {"one": "1", long_id: "two"}.get(append_id, "x")
+            again = await copy.add(conversation_id, users(*texts), append_id=append_id)
+            assert again == Appended(first.first_seq, first.cursor, first.epoch, first.count, True)
+            with pytest.raises(AppendConflict):
+                await copy.add(conversation_id, users("other"), append_id=append_id)
+        # Before the clear: a late retry writes nothing, and with the old epoch it is refused.
+        assert (await copy.add("d", users("old"), append_id="before")).replayed
+        with pytest.raises(StaleEpoch):
+            await copy.add("gone", users("late"), epoch=1)
+        assert (await copy.info("gone")).epoch == 2
+        assert not (await copy.info("gone")).exists
+        assert (await copy.add("gone", users("new"), epoch=2)).first_seq == 1
+    finally:
+        await copy.stop()
+
+
+def test_an_import_keeps_an_id_only_with_all_of_its_records(tmp_path: Path) -> None:
+    source = DiskEngine(tmp_path / "source", durability="process")
+    source.commit([Append("c", users("1", "2", "3"), append_id="k")])
+    lines = list(export(source))
+    source.close()
+    del lines[3]  # as --skip-damaged leaves a record out
+    target = DiskEngine(tmp_path / "target", durability="process")
+    import_lines(target, lines)
+    assert [message.content for message in target.get("c")] == ["1", "3"]
+    (answer,) = target.commit([Append("c", users("1", "2", "3"), append_id="k")])
+    assert (answer.first_seq, answer.replayed) == (3, False)
+    target.close()
+
+
+def test_an_import_does_not_touch_what_a_conversation_holds_already(tmp_path: Path) -> None:
+    source = filled(tmp_path / "source", 10)
+    lines = list(export(source, prefix="c1"))
+    source.close()
+    target = DiskEngine(tmp_path / "target", durability="process")
+    target.commit([Append("c1", users("mine"), append_id="k"), Clear("c1")])
+    target.commit([Append("c1", users("mine"))])
+    with pytest.raises(StaleEpoch):
+        import_lines(target, lines)
+    assert [message.content for message in target.get("c1")] == ["mine"]
+    target.close()
+
+
+def test_an_export_of_format_1_is_read(tmp_path: Path) -> None:
+    source = filled(tmp_path / "source", 20)
+    lines = [re.sub(r',"append":\{[^}]*\}|"epoch":0,', "", line) for line in export(source)]
+    lines[0] = lines[0].replace("2", "1")
+    del lines[-1]
+    target = DiskEngine(tmp_path / "target", durability="process")
+    import_lines(target, lines)
+    assert contents(target) == contents(source)
+    source.close()
+    target.close()
+
+
+HEAD = '{"keepwell":"conversations","format":2}\n'
+RECORD = ('{"seq":1,"message":{"role":"user","content":"x"},"turn_id":null,"tokens":0,'
+          '"counter":"none","time":"2026-01-01T00:00:00+00:00","mark":null}\n')
+
+
 @pytest.mark.parametrize(("lines", "line"), [
     ([], 1), (["hello\n"], 1), (['{"a": 1}\n'], 1), (["[]\n"], 1),
     (['{"keepwell":"conversations","format":1}\n', '{"seq":1}\n'], 2),
     (['{"keepwell":"conversations","format":1}\n', '{"conversation":"c"}\n', '{"seq":1}\n'], 3),
     (['{"keepwell":"conversations","format":1}\n', '{"conversation":"c"}\n', "{tru\n"], 3),
-    (['{"keepwell":"conversations","format":2}\n'], 1)])
+    (['{"keepwell":"conversations","format":3}\n'], 1),
+    ([HEAD, '{"conversation":"c","epoch":-1,"records":0}\n'], 2),
+    ([HEAD, '{"conversation":"c","epoch":0,"records":1}\n', '{"append":{"id":"k"}}\n'], 3),
+    ([HEAD, '{"conversation":"c","epoch":0,"records":1}\n',
+      RECORD.replace("}\n", ',"append":{"id":"","records":1,"digest":"' + "0" * 32 + '"}}\n')], 3),
+    ([HEAD, '{"conversation":"c","epoch":0,"records":1}\n',
+      RECORD.replace("}\n", ',"append":{"id":"k","records":1,"digest":"00"}}\n')], 3)])
 def test_what_is_no_export_is_refused_with_its_line(
     tmp_path: Path, lines: list[str], line: int
 ) -> None:
@@ -263,7 +379,7 @@ def test_export_leaves_out_damaged_records_if_told_to_f08(tmp_path: Path) -> Non
     left_out: list[DamagedStore] = []
     lines = list(export(engine, skip=left_out.append))
     assert [(d.conversation_id, d.seq) for d in left_out] == [("c1", 4)]
-    assert len(lines) == 1 + 3 + 29
+    assert len(lines) == 1 + 3 + 29 + 1
     engine.close()
 
 
