@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,44 @@ def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ReadOnlyStore):
-        DiskEngine(tmp_path)
+def test_a_read_only_directory_is_refused_ds5() -> None:
+    """In a child process without privileges if this one is root, which may write anywhere."""
+    script = (
+        "import os, sys\n"
+        "from keepwell.stores import ReadOnlyStore\n"
+        "from keepwell.stores.disk_engine import DiskEngine\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        DiskEngine(path).close()\n"
+        "        print('opened')\n"
+        "    except ReadOnlyStore as refusal:\n"
+        "        print('refused', refusal)\n"
+    )
+
+    def opened(*paths: Path) -> list[str]:
+        run = subprocess.run([sys.executable, "-c", script, *map(str, paths)], timeout=60,
+                             capture_output=True, text=True, check=False,
+                             env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert run.returncode == 0, run.stderr
+        return [line.split()[0] for line in run.stdout.splitlines()]
+
+    # Not below `tmp_path`, whose parents are closed to other users.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        parent = Path(name)
+        parent.chmod(0o777)
+        directory = parent / "data"
+        assert opened(directory) == ["opened"]
+        owner = directory.stat().st_uid
+        before = {path.name: path.read_bytes() for path in directory.iterdir()}
+        directory.chmod(0o500)
+        parent.chmod(0o555)
+        assert opened(directory, directory / "below" / "it", parent / "other") == ["refused"] * 3
+        parent.chmod(0o755)
+        directory.chmod(0o700)
+        assert directory.stat().st_uid == owner
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
 def test_power_flushes_before_it_acknowledges_and_process_does_not_ds4(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ async def test_clients_see_their_writes_through_crashes_rw4(
     kind: str, seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """RW-1, RW-2, RW-3 and CS-4, as the checker asserts them over every recorded call."""
     caplog.set_level("CRITICAL")
     monkeypatch.setattr("keepwell.stores.disk_engine.MOVE_BATCHES", 4)
     store: Store = MemoryStore(counter=NoCounter()) if kind == "memory" else DiskStore(
