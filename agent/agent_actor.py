@@ -13,6 +13,7 @@ from ..actors.exits import is_orderly
 from ..actors.failpoint import failpoint
 from .delegation import Place, running_place
 from .tool_loop import running_turn
+from .turn_errors import Superseded
 from .turn_queue import Attend, TurnQueue, TurnRequest, Wake
 from .turn_runner import TurnRunner
 
@@ -116,7 +117,7 @@ class AgentActor(AsyncActor):
                 queue.done(request)
                 request.fail(error)
                 sought = request.stop is not None and not request.turn_id  # found nothing yet
-                if request.kind == "recover" and not sought:
+                if request.kind == "recover" and not sought and not isinstance(error, Superseded):
                     # Nobody may be waiting for a turn that was found in the log.
                     logger.warning(
                         "the unfinished turn %r of %r: %s", request.turn_id,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Busy(RequestError):
     """The conversation is busy and `on_busy`, `max_queue` or `max_active` leaves no room.
 
-    `turn_id`: the turn that runs, "" if another agent or kernel holds the conversation.
+    `turn_id`: the turn that runs, of whichever agent; "" if a kernel or a session is at work.
     Rules: BZ-1, BZ-2, FL-2.
     """
 

@@ -22,6 +22,7 @@ from .busy import OnBusy, admit
 from .turn_errors import Busy, Superseded, TurnCancelled, TurnConflict, TurnNotRunning
 
 if TYPE_CHECKING:
+    from ..memory.turn_gate import TurnGates
     from ..stores.message import Message
     from .stream import Listener
 
@@ -80,6 +81,11 @@ class TurnRequest:
         self.listeners: list[Listener] = []
         self.future: Future[Any] = Future()
 
+    @property
+    def is_turn(self) -> bool:
+        """Whether it runs a turn: a message, a decision, or a turn that was found in the log."""
+        return self.kind in ("run", "resume") or (self.kind == "recover" and bool(self.turn_id))
+
     def complete(self, value: Any) -> None:
         """Answer everyone who waits."""
         self.future.complete(value)
@@ -100,7 +106,15 @@ ATTEND: Final = Attend()
 class TurnQueue:
     """The requests of one agent. Any thread may submit; the agent alone takes."""
 
-    def __init__(self, conversation_id: str, on_busy: OnBusy, max_queue: int) -> None:
+    def __init__(
+        self,
+        conversation_id: str,
+        on_busy: OnBusy,
+        max_queue: int,
+        gates: TurnGates | None = None,
+    ) -> None:
+        """`gates`: of the store, which tell whether another agent's turn runs; None: nobody's."""
+        self._gates = gates
         self.conversation_id = conversation_id
         self._on_busy: OnBusy = on_busy
         self._max_queue = max_queue
@@ -123,6 +137,7 @@ class TurnQueue:
         What is refused has a failed future: Busy, TurnConflict, ActorDied.
         """
         superseded: list[TurnRequest] = []
+        rival = self._rival() if request.kind == "run" else None
         with self._lock:
             if self.closed is not None:
                 _refuse(request, listener, self.closed)
@@ -138,7 +153,7 @@ class TurnQueue:
                 _refuse(request, listener, self._refusing)
                 return request
             if request.kind == "run":
-                refusal = self._admit(request, superseded)
+                refusal = self._admit(request, superseded, rival)
                 if refusal is not None:
                     _refuse(request, listener, refusal)
                     return request
@@ -149,6 +164,8 @@ class TurnQueue:
             ref, stop = self.ref, bool(self.running and self.running.stop)
         for other in superseded:
             other.fail(Superseded(other.turn_id, request.turn_id))
+        if request.kind == "run" and self._on_busy == "interrupt" and isinstance(rival, TurnQueue):
+            rival.stop_running(Stop("superseded", request.turn_id))
         if ref is not None:
             ref.tell(ATTEND if stop else WAKE)
         return request
@@ -166,19 +183,28 @@ class TurnQueue:
             listener.attached(joined)
         return joined
 
-    def _admit(self, request: TurnRequest, superseded: list[TurnRequest]) -> BaseException | None:
-        running = self.running
+    def _rival(self) -> object | None:
+        """Who else has the conversation's turn: another agent's queue, a kernel, a session."""
+        holder = None if self._gates is None else self._gates.holder(self.conversation_id)
+        return None if holder is self else holder
+
+    def _admit(
+        self, request: TurnRequest, superseded: list[TurnRequest], rival: object | None
+    ) -> BaseException | None:
+        running = self.running if self.running is not None and self.running.is_turn else None
         turns = [waiting for waiting in self._waiting if waiting.kind == "run"]
         match admit(
-            self._on_busy, running=running is not None and running.kind in ("run", "resume"),
+            self._on_busy, running=running is not None or rival is not None,
             waiting=len(turns), max_queue=self._max_queue,
         ):  # fmt: skip
             case "refuse":
-                turn_id = running.turn_id if running is not None else turns[0].turn_id
+                turn_id = _turn_in_the_way(running, turns, rival)
                 why = (
                     f"{len(turns)} messages wait (max_queue={self._max_queue})"
                     if self._on_busy == "queue"
                     else f"turn {turn_id!r} runs"
+                    if turn_id
+                    else "a kernel or a session is at work"
                 )
                 return Busy(self.conversation_id, turn_id, why)
             case "interrupt" | "replace" as how:
@@ -296,6 +322,12 @@ class TurnQueue:
         with self._lock:
             request.turn_id = turn_id
             self._by_turn.setdefault(turn_id, request)
+            if self._on_busy == "interrupt" and request.stop is None:
+                # Found in the log only now, and a message that interrupts it waits already.
+                waiting = (one for one in self._waiting if one.kind == "run")
+                newer = next((one for one in waiting if one.turn_id != turn_id), None)
+                if newer is not None:
+                    request.stop = Stop("superseded", newer.turn_id)
 
     def done(self, request: TurnRequest) -> None:
         """The request has been answered, or is about to be."""
@@ -351,6 +383,17 @@ class TurnQueue:
     def busy(self) -> bool:
         """Whether a turn runs or waits."""
         return self.running is not None or bool(self._waiting)
+
+
+def _turn_in_the_way(
+    running: TurnRequest | None, waiting: list[TurnRequest], rival: object | None
+) -> str:
+    """The id of the turn that a refused message is told of; "" if it is no agent's."""
+    if running is None and isinstance(rival, TurnQueue):
+        running = rival.running
+    if running is not None:
+        return running.turn_id
+    return waiting[0].turn_id if waiting else ""
 
 
 def _refuse(request: TurnRequest, listener: Listener | None, error: BaseException) -> None:

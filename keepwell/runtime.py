@@ -278,7 +278,7 @@ class Runtime:
         if self._draining is not None and depth == 0:
             raise self._draining  # sub-agents of running turns still come
         memory = await self._memories.of(spec)
-        queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue)
+        queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue, memory.gates)
         queue.on_close.append(lambda: self._forget(queue, memory))
         self._queues.add(queue)
         try:

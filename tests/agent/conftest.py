@@ -188,7 +188,7 @@ class Bench:
     async def agent(self, model: Any, cid: str = "c", **options: Any) -> Agent:
         spec = AgentSpec(model, **options)
         memory = await self.memory(spec)
-        queue = TurnQueue(cid, spec.on_busy, spec.max_queue)
+        queue = TurnQueue(cid, spec.on_busy, spec.max_queue, memory.gates)
         await AgentActor.spawn(spec, cid, memory, queue, call_threads())
         agent = Agent(queue, memory, lambda: queue.ref.stop(block=False), spec.name)
         self.specs[id(agent)] = spec

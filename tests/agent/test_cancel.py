@@ -15,6 +15,7 @@ from keepwell.agent.scripted_model import Call, Held, ScriptedModel
 from keepwell.agent.tool import tool
 from keepwell.agent.tool_result import cancelled, interrupted
 from keepwell.agent.turn_errors import Busy, Superseded, TurnCancelled, TurnNotRunning
+from keepwell.memory.turn_gate import turn_gates
 from keepwell.stores.message import Message
 from keepwell.stores.record import NewRecord
 
@@ -228,15 +229,92 @@ async def test_bz_3_a_new_agent_that_is_interrupted_reports_no_turn(
     bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message that comes before an agent has looked for unfinished turns gives up none."""
-    _first, running, gate = await busy_agent(bench, "queue")
+    gates, kernel = turn_gates(bench.store), object()
+    gates.acquire("c", kernel)
     agent = await bench.agent(ScriptedModel("second"), on_busy="interrupt")
     await bench.until(lambda: agent._queue.running is not None)  # it waits for the conversation
     replaced, answer = agent.run("q2"), agent.run("q3")
     with pytest.raises(Superseded):
         await replaced
-    gate.set()
-    assert ((await running).text, (await answer).text) == ("first", "second")
+    gates.release("c", kernel)
+    assert (await answer).text == "second"
     assert "unfinished turn" not in caplog.text
+
+
+async def second_agent(bench: Any, model: ScriptedModel, on_busy: str) -> Any:
+    """Another agent of the same conversation, over the same store."""
+    return await bench.agent(model, on_busy=on_busy, name="other")
+
+
+async def test_bz_3_interrupt_cancels_another_agents_turn_of_the_conversation(bench: Any) -> None:
+    """It is the conversation that is busy (KF-9), whichever agent's turn runs."""
+    _agent, running, _gate = await busy_agent(bench, "queue")
+    other = await second_agent(bench, ScriptedModel("of the other"), "interrupt")
+    second = other.run("q2", turn_id="T2")
+    with pytest.raises(Superseded) as caught:
+        await running
+    assert (caught.value.turn_id, caught.value.by) == ("T1", "T2")
+    assert (await second).text == "of the other"
+    assert bench.store.shape("c") == "u u a"
+    marks = [r.mark for r in bench.store.logs["c"] if r.mark and "ended" in r.mark]
+    assert [mark["ended"] for mark in marks] == ["cancelled", "completed"]
+    assert marks[0]["superseded_by"] == "T2"
+
+
+async def test_bz_3_two_agents_that_interrupt_each_other_both_go_on(bench: Any) -> None:
+    agents = [await second_agent(bench, ScriptedModel(*["x"] * 40), "interrupt") for _ in range(2)]
+    runs = [agents[n % 2].run(f"q{n}") for n in range(40)]
+    ends = await asyncio.gather(*runs, return_exceptions=True)
+    assert all(isinstance(end, Superseded) or end.text == "x" for end in ends)
+    assert (await agents[0].run("last")).text == "x"
+
+
+async def test_bz_2_reject_refuses_while_another_agents_turn_runs(bench: Any) -> None:
+    _agent, running, gate = await busy_agent(bench, "queue")
+    other = await second_agent(bench, ScriptedModel("of the other"), "reject")
+    with pytest.raises(Busy) as caught:
+        await other.run("q2")
+    assert caught.value.turn_id == "T1"
+    gate.set()
+    assert (await running).text == "first"
+    assert (await other.run("q3")).text == "of the other"
+
+
+async def test_bz_2_bz_3_a_kernel_at_work_is_refused_or_waited_for(bench: Any) -> None:
+    reject = await second_agent(bench, ScriptedModel("x"), "reject")
+    interrupt = await second_agent(bench, ScriptedModel("in its turn"), "interrupt")
+    gates, kernel = turn_gates(bench.store), object()
+    assert gates.acquire("c", kernel).done()
+    with pytest.raises(Busy, match="kernel") as caught:
+        await reject.run("q")
+    assert caught.value.turn_id == ""
+    waits = interrupt.run("q")
+    gates.release("c", kernel)
+    assert (await waits).text == "in its turn"
+
+
+async def test_bz_3_a_turn_found_in_the_log_gives_way_too(bench: Any) -> None:
+    bench.store.add("c", [NewRecord(Message("user", "old"), "T1")])
+    model = ScriptedModel(Held(asyncio.Event(), "never"), "new")
+    agent = await bench.agent(model, on_busy="interrupt")
+    await bench.until(lambda: len(model.requests) == 1)  # it has been resumed
+    joined = agent.run("old", turn_id="T1")
+    assert (await agent.run("q2", turn_id="T2")).text == "new"
+    with pytest.raises(Superseded):
+        await joined
+    marks = [r.mark for r in bench.store.logs["c"] if r.mark and "ended" in r.mark]
+    assert [mark["ended"] for mark in marks] == ["cancelled", "completed"]
+
+
+async def test_bz_3_a_message_that_waits_interrupts_what_recovery_finds(bench: Any) -> None:
+    bench.store.add("c", [NewRecord(Message("user", "old"), "T1", {"agent": "other"})])
+    model = ScriptedModel("new")
+    agent = await second_agent(bench, model, "interrupt")
+    assert (await agent.run("q2", turn_id="T2")).text == "new"
+    marks = [r.mark for r in bench.store.logs["c"] if r.mark and "ended" in r.mark]
+    assert [mark["ended"] for mark in marks] == ["cancelled", "completed"]
+    assert marks[0]["superseded_by"] == "T2"
+    assert len(model.requests) == 1
 
 
 async def test_bz_4_latest_keeps_only_the_newest_waiting(bench: Any) -> None:
