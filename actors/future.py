@@ -422,99 +422,34 @@ class Future(pykka.Future[T], Coroutine[Any, Any, T]):
 
     def map(self, func: Callable[[T], M]) -> Future[M]:
         """Return a future of `func(value)`."""
-        return _Derived.make([self], lambda values: func(values[0]))
+        return _derived([self], lambda values: func(values[0]))
 
     def filter(
         self: Future[Iterable[Any]], func: Callable[[Any], bool]
     ) -> Future[Iterable[Any]]:
         """Return a future of the list of those items for which `func(item)` is true."""
-        return _Derived.make([self], lambda values: list(filter(func, values[0])))
+        return _derived([self], lambda values: list(filter(func, values[0])))
 
     def join(self, *futures: pykka.Future[Any]) -> Future[Iterable[Any]]:
         """Return a future of the list of the values of this one and `futures`, in this order."""
-        return _Derived.make([self, *futures], list)
+        return _derived([self, *futures], list)
 
     def reduce(
         self: Future[Iterable[Any]], func: Callable[[Any, Any], Any], *args: Any
     ) -> Future[Any]:
         """Return a future of the items folded by `func`, from `args[0]` if it is given."""
-        return _Derived.make([self], lambda values: functools.reduce(func, values[0], *args))
+        return _derived([self], lambda values: functools.reduce(func, values[0], *args))
+
+
+def _derived(
+    sources: list[pykka.Future[Any]], compute: Callable[[list[Any]], M]
+) -> Future[M]:
+    from .derived import Derived  # its base is here
+
+    return Derived.make(sources, compute)
 
 
 making = allocate_lock()
-
-
-class _Derived(Future[T]):
-    """The result of a function of other futures' values, computed when it is first asked for.
-
-    Asked for is: got, awaited, or given a done callback. A callback has it computed in the thread
-    that completes the last of the other futures.
-    """
-
-    _sources: list[pykka.Future[Any]]
-    _compute: Callable[[list[Any]], T]
-    _pushed = False
-    _fetched: frozenset[int] = frozenset()
-
-    @classmethod
-    def make(
-        cls, sources: list[pykka.Future[Any]], compute: Callable[[list[Any]], M]
-    ) -> _Derived[M]:
-        future: _Derived[M] = _Derived()
-        future._sources, future._compute = sources, compute
-        future._get_hook = future._from_sources
-        return future
-
-    def _from_sources(self, timeout: float | None) -> T:
-        return self._compute([source.get(timeout=timeout) for source in self._sources])
-
-    def __await__(self) -> Generator[Any, None, T]:
-        if not self._state:
-            values = []
-            for source in self._sources:
-                if isinstance(source, Future):
-                    value = yield from source.__await__()
-                else:  # a plain one of pykka's blocks whoever awaits it
-                    loop = asyncio.get_running_loop()
-                    value = yield from loop.run_in_executor(None, source.get)
-                values.append(value)
-            if self._state == _PENDING:
-                self.complete(self._compute(values))
-        return (yield from super().__await__())
-
-    __iter__ = __await__
-
-    def _add_waiter(self, waiter: Any) -> None:
-        super()._add_waiter(waiter)
-        pushed, self._pushed = self._pushed, True
-        if pushed or self._state != _PENDING:
-            return
-        for source in self._sources:
-            if isinstance(source, Future):
-                source._add_waiter(self._arrived)
-            else:
-                name = "keepwell-future"
-                threading.Thread(target=self._fetch, args=(source,), name=name, daemon=True).start()
-
-    def _fetch(self, source: pykka.Future[Any]) -> None:
-        try:
-            source.get()
-        except BaseException:
-            pass  # found again where the result is computed
-        with making:
-            self._fetched |= {id(source)}
-        self._arrived(source)
-
-    def _arrived(self, _: object) -> None:
-        for source in self._sources:
-            if not (source.done() if isinstance(source, Future) else id(source) in self._fetched):
-                return
-        try:
-            value = self._from_sources(None)
-        except BaseException as error:
-            self.fail(error)
-        else:
-            self.complete(value)
 
 
 def _wait_in_main_thread(lock: Any, timeout: float | None) -> None:

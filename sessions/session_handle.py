@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..actors import Future
+from ..actors.derived import then
 from ..actors.errors import ActorDied, CallTimeout, InvalidValue
 from ..actors.failpoint import failpoint
 from ..stores.errors import shown
@@ -174,7 +175,7 @@ class SessionHandle:
     def state(self) -> Future[SessionView]:
         """The session as it is now (B13)."""
         home = self._home
-        return _mapped(home.store.snapshot(home.session_id), self._view)
+        return then(home.store.snapshot(home.session_id), self._view)
 
     def _view(self, found: tuple[SessionInfo, SessionState]) -> SessionView:
         info, state = found
@@ -209,7 +210,7 @@ class SessionHandle:
             name = self._home.session.in_channel.name
             return [(name, info.inbound.get(name, 0) - info.pending + 1)]
 
-        return _mapped(self._home.store.info(self.session_id), receives)
+        return then(self._home.store.info(self.session_id), receives)
 
     def dead_letters(self, after: int = 0, limit: int = 100) -> Future[list[DeadLetter]]:
         """Messages whose turns did not end well, behind id `after`, the oldest first (B19)."""
@@ -270,20 +271,3 @@ class SessionHandle:
         if not info.closed:
             home.close_within(timeout)
         return await home.ended
-
-
-def _mapped(future: Future[Any], make: Any) -> Future[Any]:
-    result: Future[Any] = Future()
-
-    def arrived(done: Future[Any]) -> None:
-        error = done.error()
-        if error is not None:
-            result.fail(error)
-            return
-        try:
-            result.complete(make(done.get()))
-        except Exception as problem:  # noqa: BLE001 - it is the result
-            result.fail(problem)
-
-    future.add_done_callback(arrived)
-    return result

@@ -17,6 +17,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from ..actors.derived import then
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from . import blob_ledger, session_ledger, session_reads
@@ -189,7 +190,7 @@ class RowsSessionStore(ABC):
 
     def load_value(self, session_id: str, cursor: Cursor = HEAD) -> Future[Plain]:
         """See SessionStore."""
-        return _then(self.load(session_id, cursor), lambda state: state.carrier)
+        return then(self.load(session_id, cursor), lambda state: state.carrier)
 
     def commit_value(
         self, session_id: str, base: int, value: Plain, fingerprint: str | None = None
@@ -409,7 +410,7 @@ class RowsSessionStore(ABC):
 
     def get_blob(self, tenant: str, ref: str) -> Future[Plain]:
         """See SessionStore."""
-        return _then(self.get(tenant, ref), json.loads)
+        return then(self.get(tenant, ref), json.loads)
 
     def put(self, tenant: str, data: bytes) -> Future[str]:
         """See BlobStore."""
@@ -551,21 +552,3 @@ def _guarded(prepare: Callable[[], Future[T]]) -> Future[T]:
         return prepare()
     except Exception as error:  # noqa: BLE001 - refusals come through the future
         return Future.failed(error)
-
-
-def _then(future: Future[Any], make: Callable[[Any], T]) -> Future[T]:
-    """A future of `make(value)`, done as soon as `future` is."""
-    result: Future[T] = Future()
-
-    def arrived(done: Future[Any]) -> None:
-        error = done.error()
-        if error is not None:
-            result.fail(error)
-            return
-        try:
-            result.complete(make(done.get()))
-        except Exception as problem:  # noqa: BLE001 - it is the result
-            result.fail(problem)
-
-    future.add_done_callback(arrived)
-    return result
