@@ -31,6 +31,8 @@ class Statistics(TypedDict):
     """Messages that wait."""
     uptime: float
     """Seconds since its start."""
+    restarts: int
+    """How often its supervisor has started it again, this incarnation included."""
     suspended: bool
     links: list[AnyRef]
     monitors: int
@@ -61,6 +63,7 @@ def statistics(ref: ActorRef[Any]) -> Statistics:
         "handled": ref._handled,
         "mailbox": mailbox,
         "uptime": ref._system.clock.monotonic() - ref._started,
+        "restarts": life.restarts if life else 0,
         "suspended": suspended,
         "links": list(life.links or ()) if life else [],
         "monitors": len(life.monitors or ()) if life else 0,

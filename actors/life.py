@@ -30,8 +30,8 @@ class Life:
     __slots__ = (
         "__weakref__", "batch", "child_id", "deferred", "end_futures", "exit_callbacks", "groups",
         "idle_message", "idle_number", "idle_seconds", "idle_timer", "last_error", "last_message",
-        "links", "monitors", "name", "parent", "starters", "starting", "stop_futures", "stopped",
-        "suspended", "traced", "urn", "watches",
+        "links", "monitors", "name", "parent", "restarts", "starters", "starting", "stop_futures",
+        "stopped", "suspended", "traced", "urn", "watches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,6 +44,8 @@ class Life:
         self.parent: ActorRef[Any] | None = None
         # What its supervisor calls it: an item of its path.
         self.child_id: Any = None
+        # By its supervisor; this incarnation included.
+        self.restarts = 0
         self.exit_callbacks: list[Callable[[ExitReason], object]] | None = None
         self.stop_futures: list[Future[bool]] | None = None
         # Who waits for `on_start`, while it runs elsewhere than in the starter's thread.

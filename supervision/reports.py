@@ -11,11 +11,11 @@ import logging
 from typing import Any
 
 from ..actors import telemetry
-from ..actors.exits import ExitReason
+from ..actors.exits import ExitReason, Shutdown
 from ..actors.ref import AnyRef
 from .children import ChildRecord
 from .restart import Decision, Verdict
-from .settings import Settings
+from .settings import FailedToStartChild, Settings
 
 logger = logging.getLogger("keepwell.supervision")
 
@@ -46,9 +46,14 @@ def child_restarted(supervisor: AnyRef, record: ChildRecord) -> None:
 
 
 def start_failed(supervisor: AnyRef, record: ChildRecord, reason: ExitReason) -> None:
-    """A child did not start. This is the only report of it."""
-    error = reason if isinstance(reason, BaseException) else None
-    logger.error("%s could not start %s: %r", supervisor, record.spec, reason, exc_info=error)
+    """A child did not start. This is the only report of it.
+
+    Nor is there another line for each supervisor that does not start because of it: the one next to
+    the child has logged it, and the starter of the first gets the error.
+    """
+    if not (isinstance(reason, Shutdown) and isinstance(reason.detail, FailedToStartChild)):
+        error = reason if isinstance(reason, BaseException) else None
+        logger.error("%s could not start %s: %r", supervisor, record.spec, reason, exc_info=error)
     _emit(START_FAILED, supervisor, record, reason=reason, tries=record.tries + 1)
 
 

@@ -327,7 +327,7 @@ class Supervisor(Actor):
     def _restart(self, record: ChildRecord, last_ref: AnyRef | None) -> bool:
         """Start a child again; False if it failed, and then a next try is on its way."""
         try:
-            ref = self._start_child(record)
+            ref = self._start_child(record, again=True)
         except StartFailed as failed:
             self._book.restart_failed(record, last_ref)
             record.last_reason, record.last_message = failed.reason, None
@@ -338,14 +338,16 @@ class Supervisor(Actor):
                 self.send_after(self._settings.backoff.delay(record.tries), again)
             return False
         if ref is not None:
-            record.restarts += 1
             reports.child_restarted(self.actor_ref, record)
         return True
 
     # -- single children -------------------------------------------------------------------------
 
-    def _start_child(self, record: ChildRecord) -> AnyRef | None:
-        """Start the child's actor; None if it said `Ignore`. Raises StartFailed."""
+    def _start_child(self, record: ChildRecord, *, again: bool = False) -> AnyRef | None:
+        """Start the child's actor; None if it said `Ignore`. Raises StartFailed.
+
+        `again`: it is a restart, and counted as one.
+        """
         try:
             ref, watch = start_actor(self, record.spec, record.args, record.kwargs)
         except StartFailed as failed:
@@ -354,9 +356,11 @@ class Supervisor(Actor):
         if ref is None:
             self._book.stopped(record)
             return None
-        self._book.running(record, ref, watch)
+        record.restarts += again
         if isinstance(ref, ActorRef):
-            ref._get_life().child_id = self._name_of(record)
+            life = ref._get_life()
+            life.child_id, life.restarts = self._name_of(record), record.restarts
+        self._book.running(record, ref, watch)
         reports.child_started(self.actor_ref, record)
         return ref
 

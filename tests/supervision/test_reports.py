@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from keepwell.actors import ActorDied, ActorSystem
+from keepwell.actors import ActorDied, ActorSystem, StartFailed
+from keepwell.actors.inspection import statistics
 from keepwell.supervision import ChildSpec, DynamicSupervisor, Supervisor
 
 SOON = 10
@@ -238,3 +239,43 @@ def system_pause(system: ActorSystem) -> Any:
 def trapping(nursery: Any) -> Any:
     cls: Any = nursery.spec("_").start.func
     return type("Trapping", (cls,), {"trap_exit": True})
+
+
+def test_a_child_that_does_not_start_is_reported_where_it_happened_only(
+    simulation: Any, nursery: Any, reports: Any, caplog: Any
+) -> None:
+    """The supervisors above, which do not start either, log nothing; telemetry shows them too."""
+    nursery.plans["b"] = [ValueError("no good")]
+    inner = functools.partial(Supervisor, [nursery.spec("b")])
+    outer = functools.partial(Supervisor, [ChildSpec("inner", inner, type="supervisor")])
+    with pytest.raises(StartFailed) as failed:
+        Supervisor.start([ChildSpec("outer", outer, type="supervisor")])
+    assert isinstance(failed.value.__cause__, ValueError)
+    (line,) = errors(caplog)
+    assert "could not start ChildSpec('b'" in line
+    assert [each["spec"].id for each in reports.of("supervisor.start_failed")] == [
+        "b", "inner", "outer"]
+
+
+def test_statistics_tell_how_often_a_child_was_restarted(simulation: Any, nursery: Any) -> None:
+    def restarts(child_id: str) -> int:
+        facts: dict[str, Any] = statistics(nursery.ref(child_id))  # type: ignore[assignment]  # a TypedDict
+        return facts["restarts"]
+
+    supervisor = Supervisor.start(
+        [nursery.spec("a"), nursery.spec("b")], strategy="rest_for_one", max_restarts=9
+    )
+    assert (restarts("a"), restarts("b")) == (0, 0)
+    nursery.ref("b").tell(RuntimeError)
+    simulation.run_until_idle()
+    assert (restarts("a"), restarts("b")) == (0, 1)
+    nursery.ref("a").tell(RuntimeError)
+    simulation.run_until_idle()
+    assert (restarts("a"), restarts("b")) == (1, 2)
+    supervisor.terminate_child("b").get()
+    supervisor.restart_child("b").get()
+    assert restarts("b") == 2, "a start by hand is no restart"
+    asked = nursery.ref("b").statistics()
+    simulation.run_until_idle()
+    assert asked.get()["restarts"] == 2
+    assert statistics(supervisor)["restarts"] == 0
