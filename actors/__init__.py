@@ -30,6 +30,7 @@ from .exits import (
 from .future import BlockingOnLoop, Future
 from .inspection import Statistics, TraceEvent
 from .names import NamedRef, NameTaken, NotRegistered
+from .process_bound import NotPicklable
 from .ref import ActorRef
 from .request import AskedItself, Request
 from .starting import AlreadyStarted
@@ -63,6 +64,7 @@ __all__ = [
     "Monitor",
     "NameTaken",
     "NamedRef",
+    "NotPicklable",
     "NotRegistered",
     "Reply",
     "Request",

@@ -33,6 +33,7 @@ from .exits import KILL, NOPROC, ExitReason, describe
 from .future import Future, refuse_on_loop
 from .inbox import Inbox
 from .life import Life
+from .process_bound import ProcessBound
 from .propagation import type_name
 from .request import AskedItself as AskedItself
 from .request import Request as Request
@@ -53,13 +54,18 @@ CALL_TIMEOUT: Final = 5.0
 logger = logging.getLogger("keepwell.actors")
 
 
-class ActorRef(pykka.ActorRef[A]):
+class ActorRef(ProcessBound, pykka.ActorRef[A]):
     """The address of one actor; stays that actor's when a successor has been started (F70)."""
 
     __slots__ = (
         "_actor", "_batch", "_closed", "_control", "_finished", "_handled", "_idle", "_life",
         "_put", "_queue", "_reason", "_serving", "_started", "_system", "actor_class",
     )  # fmt: skip
+
+    _instead_of_pickling = (
+        "its actor lives in this process. Give the other one what it needs to start its own, or "
+        "talk to this one through a socket or queue"
+    )
 
     def __init__(self, actor: A, system: ActorSystem) -> None:
         self.actor_class = type(actor)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
+from ..actors.process_bound import ProcessBound
 from .contract import ALL, NewMessage
 from .conversation_id import conversation_key
 from .engine import Engine, LongRead
@@ -62,7 +63,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class StoreHandle:
+class StoreHandle(ProcessBound):
     """A store by name; passes requests on to whichever incarnation is running.
 
     Operations are those of `ConversationStore`; each returns a Future to await or `.get()`. While
@@ -75,6 +76,9 @@ class StoreHandle:
     """
 
     capabilities: frozenset[str] = ALL
+    _instead_of_pickling = (
+        "one process owns a store. Another one may read it: DiskStore(path, readonly=True)"
+    )
 
     def __init__(self, store: str | Port, *, timeout: float = TIMEOUT,
                  system: ActorSystem | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from keepwell.actors import (
     Unavailable,
     current_system,
 )
+from keepwell.actors.process_bound import NotPicklable
+from keepwell.stores import MemoryStore
 
 SOON = 10.0
 ROOT = Path(keepwell.__file__).parents[1]
@@ -543,3 +547,17 @@ async def test_handlers_are_in_the_context_of_their_own_system(kind: Any, system
         assert current_system() is other
         await other.aclose()
     await system.aclose()
+
+
+def test_an_address_is_copied_as_itself_and_never_pickled(spawn: Any) -> None:
+    ref = spawn()
+    assert copy.copy(ref) is ref
+    assert copy.deepcopy({"to": [ref]})["to"][0] is ref
+    # What a process start does to its arguments.
+    with pytest.raises(NotPicklable, match="socket or queue") as refused:
+        ForkingPickler.dumps(ref)
+    assert isinstance(refused.value, TypeError)
+    store = MemoryStore()
+    assert copy.deepcopy(store) is store
+    with pytest.raises(NotPicklable, match="readonly=True"):
+        ForkingPickler.dumps(store)
