@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..actors import telemetry
 from ..actors.async_actor import AsyncActor
 from ..actors.errors import ActorDied, KeepwellError
-from ..actors.exits import is_orderly
+from ..actors.exits import KILLED, describe, is_orderly
 from ..actors.failpoint import failpoint
 from .delegation import Place, running_place
 from .tool_loop import running_turn
@@ -61,11 +61,12 @@ class AgentActor(AsyncActor):
         self._queue.moved_in(self.actor_ref)
         if not self._durable:
             if interrupted is not None:
+                death = self._queue.last_death or KILLED
                 self._queue.take()
                 self._queue.done(interrupted)
                 interrupted.fail(
-                    ActorDied("the agent died in this turn, and it has no memory to resume from",
-                              reason="killed")
+                    ActorDied("the agent died in this turn, and it has no memory to resume from: "
+                              + describe(death), reason=death)
                 )  # fmt: skip
         elif interrupted is None or interrupted.kind not in ("run", "resume", "recover"):
             self._queue.recover_first(TurnRequest("recover"))
@@ -145,7 +146,9 @@ class AgentActor(AsyncActor):
             self._work()  # something may have come between the last look and now
 
     def _ended(self, reason: Any) -> None:
-        if is_orderly(reason):
+        if not is_orderly(reason):
+            self._queue.last_death = reason
+        else:
             self._queue.close(reason)  # a transient child that ended so is not started again
         # In whatever thread ends the actor: the turn must not go on under a dead actor.
         task, loop = self._task, self._loop

@@ -124,6 +124,8 @@ class TurnQueue:
         self.running: TurnRequest | None = None
         self.ref: Any = None
         self.closed: BaseException | None = None
+        self.last_death: Any = None
+        """Why the last incarnation died; None if none has."""
         self.on_close: list[Callable[[], object]] = []
         self.on_idle: Callable[[], object] | None = None
         self._refusing: BaseException | None = None

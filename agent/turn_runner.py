@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ..actors.errors import ActorDied, KeepwellError
+from ..actors.exits import KILLED, describe
 from ..actors.failpoint import failpoint
 from ..memory.budget import ContextTooLarge
 from ..memory.provider import ProviderError
@@ -390,8 +391,13 @@ class TurnRunner:
         mark: dict[str, object] = {}
         if action.limit:
             mark["limit"] = action.limit
-        if action.message:
-            mark["error"] = {"type": "ActorDied", "message": action.message}
+        message = action.message
+        # In the log of another process's turn only the count is known.
+        death = self._queue.last_death
+        if message and death is not None:
+            message = f"{message}, the last time by {describe(death)}"
+        if message:
+            mark["error"] = {"type": "ActorDied", "message": message[:2000]}
         self._close(turn, action.status, mark)
         await self.journal.settled()
         self.journal.turn_ended(turn)
@@ -400,7 +406,8 @@ class TurnRunner:
             error = LimitReached(action.limit, self._result_of(turn))
         else:
             error = ActorDied(
-                f"turn {turn.turn_id!r} ended failed: {action.message}", reason="killed"
+                f"turn {turn.turn_id!r} ended failed: {message}",
+                reason=KILLED if death is None else death,
             )
         await self._audience.tell("on_turn_error", turn.next_step - 1, error)
         return error

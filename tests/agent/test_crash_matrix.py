@@ -164,8 +164,10 @@ async def test_rs_10_a_turn_that_kills_its_agent_every_time_ends_failed(tmp_path
     async with Runtime(tmp_path) as runtime:
         neighbour = await runtime.spawn(AgentSpec(ScriptedModel("fine")), "d")
         agent = await runtime.spawn(AgentSpec(FunctionModel(poison)), "c")
-        with pytest.raises(ActorDied, match="died 4 times"):
+        with pytest.raises(ActorDied, match=r"died 4 times .* the last time by SystemExit") as died:
             await agent.run("go")
+        assert isinstance(died.value.__cause__, SystemExit)
+        assert died.value.reason is died.value.__cause__
         log = await runtime.store.read("c", marks=True)
         marks = [next(iter(r.mark)) for r in log if r.mark]
         assert marks == ["resumed", "resumed", "resumed", "ended"]
