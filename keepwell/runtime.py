@@ -44,6 +44,7 @@ from .sessions.turn_loop import MAX_DELIVERIES
 from .stores import DiskStore, MemoryStore, Store, StoreHandle
 from .stores.conversation_id import conversation_key
 from .stores.session_state import DEDUPE_WINDOW, DEFAULT_TENANT, RETAIN_EVENTS
+from .stores.store import check_startable
 from .supervision import ChildSpec, Supervisor, terminate_child
 from .surroundings import make_body_of, services_of, session_store_of
 
@@ -241,10 +242,7 @@ class Runtime:
         `name`: reaches it by `StoreHandle(name)`; made if absent. Raises StartFailed with the cause
         through the future.
         """
-        if not isinstance(store, Store):
-            raise InvalidValue(
-                f"{store!r} is no store to start: pass MemoryStore() or DiskStore(…)"
-            )
+        check_startable(store)
         name = name or f"store.{uuid.uuid4().hex[:12]}"
         return self.system.run(self._start_store(store, name))
 

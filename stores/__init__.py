@@ -20,6 +20,7 @@ from .errors import (
     StaleEpoch,
     StoreError,
     StoreInUse,
+    StoreNotStarted,
     StoreUnavailable,
 )
 from .grouping import Group, Grouping, grouped
@@ -88,6 +89,7 @@ __all__ = [
     "StoreError",
     "StoreHandle",
     "StoreInUse",
+    "StoreNotStarted",
     "StoreUnavailable",
     "Table",
     "TableError",

@@ -40,6 +40,8 @@ class DiskStore(Store):
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):  # type: ignore[redundant-expr]  # callers without types
             raise InvalidValue(f"path must be a directory, as str or PathLike, not {shown(path)}")
         self.path = os.fsdecode(path)
+        if "\0" in self.path:
+            raise InvalidValue(f"path {shown(path)} has a NUL character: no file system takes it")
         super().__init__(self.path, counter=counter, max_message_bytes=max_message_bytes,
                          timeout=timeout)
         self.durability: Durability = durability

@@ -129,6 +129,20 @@ class StoreUnavailable(Unavailable):
         self.store, self.problem, self.append_id, self.outcome = store, problem, append_id, outcome
 
 
+class StoreNotStarted(StoreUnavailable):
+    """A store was used that nobody has started yet; refused at once, nothing was sent."""
+
+    def __init__(self, store: str, *, append_id: str | None = None) -> None:
+        super().__init__(
+            store,
+            "it has not been started. `await runtime.start_store(store)` starts it under a "
+            "supervisor, `store.start()` or `await store.spawn()` without one; the default store "
+            "of a runtime starts when that is entered.",
+            append_id=append_id,
+            outcome=None if append_id is None else "not written",
+        )
+
+
 # -- the operator must act --------------------------------------------------------------------
 
 

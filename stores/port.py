@@ -25,7 +25,7 @@ from ..actors.context import current_system, default_system
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from .engine import Engine
-from .errors import ForkedStore, StoreUnavailable
+from .errors import ForkedStore, Outcome, StoreNotStarted, StoreUnavailable
 from .request import MAX_MESSAGE_BYTES, Append, Request, shown_id
 from .token_counter import TokenCounter, default_counter
 
@@ -43,6 +43,7 @@ MAX_ATTEMPTS = 2
 """Incarnations that take a request up: after two crashes it is not sent again (SH-3)."""
 
 ENDED = "the actor system that it belongs to has ended"
+NOT_STARTED = "it has not been started"
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 8 << 20
@@ -94,7 +95,8 @@ class Port:
         self._lock = threading.Lock()
         self._timer: Timer | None = None
         self._due = float("inf")
-        self._ended = False
+        # Why nobody serves the port, nor is expected to; None while somebody does or may.
+        self._unserved: str | None = None
         if system is not None:
             self._belong(system)
 
@@ -102,12 +104,12 @@ class Port:
         """Take part in the life of an actor system: when it ends, nobody will serve the port."""
         if self.system is not system or system.closed or self.end not in system.at_close:
             self.system = system
-            self._ended = system.closed
+            self._unserved = ENDED if system.closed else None
             system.at_close.append(self.end)
 
     def end(self) -> None:
         """Answer what waits: the actor system has ended, and its clock with it (F48)."""
-        self._ended = True
+        self._unserved = ENDED
         for request in [*self.taken, *self.queue]:
             request.withdrawn = True
             request.future.fail(self._unavailable(request, ENDED))
@@ -118,6 +120,20 @@ class Port:
         for read in reads:
             read.withdrawn = True
             read.future.fail(StoreUnavailable(self.name, ENDED))
+
+    def expect(self, *, start: bool = True) -> None:
+        """Let callers wait for a store that is about to be started; without `start` refuse them."""
+        if not start:
+            self._unserved = NOT_STARTED
+        elif self._unserved is NOT_STARTED:
+            self._unserved = None
+
+    def _refusal(self, request: Request | None = None) -> StoreUnavailable:
+        append_id = _append_id_of(request)
+        if self._unserved is NOT_STARTED:
+            return StoreNotStarted(self.name, append_id=append_id)
+        outcome: Outcome | None = None if request is None else "not written"
+        return StoreUnavailable(self.name, ENDED, append_id=append_id, outcome=outcome)
 
     def configure(self, counter: TokenCounter | None, max_message_bytes: int) -> None:
         """Set what callers do before they submit."""
@@ -137,8 +153,8 @@ class Port:
         """Queue a request; the future gets its answer, or `StoreUnavailable` at the deadline."""
         if os.getpid() != self.pid:
             return Future.failed(ForkedStore(self.name, self.pid))
-        if self._ended:
-            return Future.failed(self._unavailable(request, ENDED))
+        if self._unserved is not None:
+            return Future.failed(self._refusal(request))
         future: Future[Any] = Future()
         request.future = future
         deadline = request.deadline = time.monotonic() + timeout
@@ -168,8 +184,8 @@ class Port:
                 pass  # it was closed under our hands: wait for the next one
             except Exception as problem:
                 return Future.failed(problem)
-        if self._ended:
-            return Future.failed(StoreUnavailable(self.name, ENDED))
+        if self._unserved is not None:
+            return Future.failed(self._refusal())
         read = Read(work, time.monotonic() + timeout)
         with self._lock:
             self.reads.append(read)
@@ -306,10 +322,13 @@ class Port:
             self._arm(left)
 
     def _unavailable(self, request: Request, problem: str) -> StoreUnavailable:
-        given = request.append_id if isinstance(request, Append) else None
-        append_id = None if given is None else shown_id(given)
-        return StoreUnavailable(self.name, problem, append_id=append_id,
+        return StoreUnavailable(self.name, problem, append_id=_append_id_of(request),
                                 outcome="unknown" if request.attempts else "not written")
+
+
+def _append_id_of(request: Request | None) -> str | None:
+    given = request.append_id if isinstance(request, Append) else None
+    return None if given is None else shown_id(given)
 
 
 def _some_system() -> ActorSystem:

@@ -48,8 +48,8 @@ class Store(StoreHandle):
     """Base of `MemoryStore` and `DiskStore`: settings, and the handle of what is started from them.
 
     Start it unsupervised with `start()` (blocking) or `await spawn()`, or give `child_start()` to a
-    child spec. Before it is started, requests wait (30 s) for it to be. A name, if one is given,
-    makes it reachable by `StoreHandle(name)` in the actor system.
+    child spec. Requests before that are refused at once (`StoreNotStarted`). A name, if one is
+    given, makes it reachable by `StoreHandle(name)` in the actor system.
     """
 
     def __init__(self, name: str, *, counter: TokenCounter | None, max_message_bytes: int,
@@ -62,6 +62,7 @@ class Store(StoreHandle):
         super().__init__(Port(name), timeout=timeout)
         self._counter, self._max_message_bytes = counter, max_message_bytes
         self.port.configure(counter, max_message_bytes)
+        self.port.expect(start=False)
         self.ref: ActorRef[StoreActor] | None = None
 
     def child_start(self, name: str | None = None,
@@ -109,6 +110,7 @@ class Store(StoreHandle):
             port = port_of(name, system)
             port.configure(self._counter, self._max_message_bytes)
             self.port = port
+        self.port.expect()
         return self.port
 
     def _open(self, owner: TableOwner, ref: ActorRef[Any]) -> Engine:
@@ -118,4 +120,19 @@ class Store(StoreHandle):
         raise NotImplementedError
 
 
-__all__ = ["MAX_MESSAGE_BYTES", "TIMEOUT", "Store", "TableOwner"]
+def check_startable(value: object) -> None:
+    """Raise `InvalidValue`, saying what to do instead, for what is no store that one starts."""
+    if isinstance(value, Store):
+        return
+    if isinstance(value, type):
+        remedy = "it is a class: pass an instance, as MemoryStore() or DiskStore(path)"
+    elif isinstance(value, StoreHandle):
+        remedy = "it leads to a store by name: start the MemoryStore or DiskStore itself"
+    elif all(callable(getattr(value, name, None)) for name in ("get", "add", "clear")):
+        remedy = "it has no actor and needs no start: use it as it is, as `memory=` for an agent"
+    else:
+        remedy = "pass MemoryStore() or DiskStore(path)"
+    raise InvalidValue(f"{shown(value)} is no store to start: {remedy}")
+
+
+__all__ = ["MAX_MESSAGE_BYTES", "TIMEOUT", "Store", "TableOwner", "check_startable"]

@@ -11,19 +11,23 @@ from typing import Any
 
 import pytest
 
+from keepwell import Runtime
 from keepwell.actors import ActorSystem
 from keepwell.actors import failpoint as failpoints
-from keepwell.actors.errors import RequestError
+from keepwell.actors.errors import InvalidValue, RequestError
 from keepwell.stores import (
     DiskStore,
     MemoryStore,
     PredecessorMissing,
+    SimpleStore,
     Store,
     StoreHandle,
+    StoreNotStarted,
     StoreUnavailable,
 )
 from keepwell.stores.environment import Durability
 from keepwell.stores.port import Port
+from keepwell.stores.store import check_startable
 from keepwell.supervision import ChildSpec, Supervisor, delete_child, start_child, terminate_child
 from keepwell.testing.store_contract import CharacterCounter, texts, users
 
@@ -39,6 +43,54 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]
                          **settings)
 
     return build
+
+
+async def test_a_store_that_nobody_has_started_says_so_at_once(make: Callable[..., Store]) -> None:
+    """CS, SH-1: only a store that goes down, or a name, is waited for."""
+    store = make()
+    for refused in (
+        store.get("c"), store.read("c"), store.add("c", [*users("x")]), store.clear("c"),
+        store.info("c"), store.conversations(), store.tail_within("c", 9), store.sync(),
+    ):  # fmt: skip
+        with pytest.raises(StoreNotStarted, match=r"runtime\.start_store\(store\)"):
+            await asyncio.wait_for(refused, 5)
+    await store.spawn()
+    assert await store.get("c") == ()
+    await store.stop()
+
+
+async def test_a_name_that_is_not_there_yet_is_waited_for_sh1(make: Callable[..., Store]) -> None:
+    with ActorSystem():
+        waiting = StoreHandle("later").get("c")
+        store = make()
+        await store.spawn("later")
+        assert await asyncio.wait_for(waiting, 20) == ()
+        await store.stop()
+
+
+def test_what_cannot_be_started_is_told_why() -> None:
+    class Shelf:
+        def get(self, _id: str) -> list[Any]:
+            return []
+
+        add = clear = get
+
+    for value, remedy in (
+        (SimpleStore, "pass an instance"),
+        (SimpleStore(Shelf()), "needs no start"),
+        (StoreHandle("x", system=ActorSystem()), "start the MemoryStore or DiskStore itself"),
+        ("data", r"DiskStore\(path\)"),
+    ):
+        with pytest.raises(InvalidValue, match=f"is no store to start: .*{remedy}"):
+            check_startable(value)
+    check_startable(MemoryStore())
+
+
+def test_a_path_that_no_disk_can_have_is_refused_when_the_store_is_made() -> None:
+    with pytest.raises(InvalidValue, match=r"'a\\x00b' has a NUL"):
+        DiskStore("a\0b")
+    with pytest.raises(InvalidValue, match="NUL"):
+        Runtime("a\0b")
 
 
 @contextlib.asynccontextmanager
@@ -160,6 +212,7 @@ async def test_absent_until_the_deadline_sh1(make: Callable[..., Store]) -> None
 
 async def test_requests_made_before_the_store_is_up_are_served(make: Callable[..., Store]) -> None:
     store = make()
+    store.child_start()  # from here on it is expected: a supervisor is about to start it
     early = [store.add("c", users("1")), store.add("c", users("2"))]
     waiting = store.info("c")
     async with supervised(store):
