@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ..actors.errors import KeepwellError
 from ..actors.future import Future
 from ..memory.given_messages import given_messages
 from ..memory.log_messages import LogMessages
@@ -40,7 +41,15 @@ async def shown_by_provider(
     prepared: Any = memory.prepare(conversation_id, view)
     if isinstance(prepared, Future):
         prepared = await prepared
-    messages = in_call_order(repair(given_messages(prepared, "prepare", conversation_id)))
+    try:
+        given = given_messages(prepared, "prepare", conversation_id)
+    except KeepwellError:
+        raise
+    except Exception as error:  # what it gave is read lazily, and raises
+        raise ProviderError(
+            "prepare", conversation_id, f"gave what raised {type(error).__name__}: {error}"
+        ) from error
+    messages = in_call_order(repair(given))
     if not messages:
         raise ProviderError("prepare", conversation_id, "gave no messages")
     return capped(messages), prepared.report if isinstance(prepared, Prepared) else None

@@ -10,6 +10,7 @@ from ..actors.context import current_system
 from ..actors.errors import KeepwellError
 from ..actors.future import Future
 from ..stores.errors import StoreError
+from .foreign_log import Fault, guarded
 
 
 class ForeignStore:
@@ -35,10 +36,17 @@ class ForeignStore:
         """The store's `clear`."""
         return current_system().run(self._call("clear", conversation_id))
 
+    def _log_fault(self, conversation_id: str) -> Fault:
+        return lambda problem: StoreError(
+            f"{self._store!r}: read({conversation_id!r}) gave a log that {problem}"
+        )
+
     async def _call(self, method: str, conversation_id: str, *args: Any, **options: Any) -> Any:
         try:
             answer = getattr(self._store, method)(conversation_id, *args, **options)
-            return await answer if inspect.isawaitable(answer) else answer
+            if inspect.isawaitable(answer):
+                answer = await answer
+            return guarded(answer, self._log_fault(conversation_id)) if method == "read" else answer
         except KeepwellError:
             raise
         except BaseException as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..stores.errors import InvalidMessage
 from ..stores.message import Message
+from .foreign_log import guarded
 from .provider import ProviderError
 
 
@@ -33,6 +35,10 @@ def given_messages(value: Any, method: str, conversation_id: str) -> list[Messag
     return messages
 
 
+def _history_fault(conversation_id: str, problem: str) -> ProviderError:
+    return ProviderError("history", conversation_id, f"gave a log that {problem}")
+
+
 def given_history(value: Any, conversation_id: str, *, journal: bool) -> Any:
     """What `history` of a provider gave: a log as it is, else a tuple of its messages.
 
@@ -40,7 +46,7 @@ def given_history(value: Any, conversation_id: str, *, journal: bool) -> Any:
     journal. Rules: PV-2, PV-9.
     """
     if hasattr(value, "epoch") and hasattr(value, "cursor"):
-        return value
+        return guarded(value, partial(_history_fault, conversation_id))
     if journal:
         raise ProviderError(
             "history", conversation_id,

@@ -9,6 +9,8 @@ import pytest
 
 from keepwell import (
     AgentSpec,
+    Approve,
+    Ask,
     FunctionModel,
     InvalidValue,
     Message,
@@ -21,7 +23,11 @@ from keepwell import (
     StoreError,
     Usage,
     telemetry,
+    tool,
 )
+from keepwell.agent.scripted_model import Call
+from keepwell.memory.context_policy import ContextPolicy
+from keepwell.memory.token_counter import approx_token_count
 from keepwell.stores import MemoryStore
 
 FAULTS: list[Any] = [OSError("disk gone"), SystemExit(3), asyncio.CancelledError(), KeyError("k")]
@@ -164,6 +170,165 @@ async def test_pv_7_a_history_that_is_none_is_named_and_the_agent_lives(
         if not journal:
             notes.bad = False
             assert (await agent.run("again")).text == "hi"
+        assert crashes == []
+
+
+class OtherLog:
+    """A log of somebody else's, read lazily; the touch that is `broken` raises or gives rubbish."""
+
+    def __init__(self, inner: Any, owner: Any) -> None:
+        self.inner, self.owner = inner, owner
+
+    def _touch(self, name: str, found: Any) -> Any:
+        owner = self.owner
+        if owner.broken != name:
+            return found
+        if isinstance(owner.fault, BaseException):
+            raise owner.fault
+        return owner.fault
+
+    @property
+    def cursor(self) -> Any:
+        return self._touch("cursor", self.inner.cursor)
+
+    @property
+    def epoch(self) -> Any:
+        return self._touch("epoch", self.inner.epoch)
+
+    def __len__(self) -> int:
+        return self._touch("len", len(self.inner))  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.inner[index]
+        if self.owner.broken == "item" and isinstance(index, slice):
+            return [self._touch("item", record) for record in found]
+        return self._touch("item", found)
+
+    def __iter__(self) -> Any:
+        return (self._touch("walk", record) for record in self.inner)
+
+    def __reversed__(self) -> Any:
+        return (self._touch("walk", record) for record in reversed(self.inner))
+
+    def systems(self) -> Any:
+        return self._touch("systems", self.inner.systems())
+
+
+class LazyStore(OtherStore):
+    """A whole store of somebody else's, whose logs are read lazily and may raise then."""
+
+    async def read(self, conversation_id: str, **options: Any) -> Any:
+        return OtherLog(await self.inner.read(conversation_id, **options), self)
+
+
+class LazyProvider:
+    """The same as a provider, with the logs as the store gives them."""
+
+    journal = True
+
+    def __init__(self, store: LazyStore) -> None:
+        self.store = store
+
+    async def history(self, conversation_id: str, *, marks: bool = False, after: Any = None) -> Any:
+        return await self.store.read(conversation_id, marks=marks, after=after)
+
+    async def append(self, conversation_id: str, messages: Any, **options: Any) -> Any:
+        return await self.store.inner.add(conversation_id, messages, **options)
+
+    def prepare(self, conversation_id: str, messages: Any) -> Any:
+        return messages
+
+    async def clear(self, conversation_id: str) -> None:
+        await self.store.inner.clear(conversation_id)
+
+
+@pytest.mark.parametrize(
+    ("touch", "fault"),
+    [
+        ("cursor", OSError("gone")), ("epoch", KeyError("k")), ("len", OSError("gone")),
+        ("walk", OSError("gone")), ("walk", SystemExit(3)), ("walk", asyncio.CancelledError()),
+        ("walk", "no record"), ("systems", OSError("gone")),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["store", "budget", "provider"])
+async def test_a_log_that_raises_when_it_is_read_fails_the_turn_and_no_actor(
+    touch: str, fault: Any, how: str, crashes: list[Any]
+) -> None:
+    """PV-7, AG-5: a typed error of that turn, with the log's own exception as its cause."""
+    async with Runtime() as runtime:
+        other = LazyStore(await runtime.start_store(MemoryStore()))
+        options: dict[str, Any] = {}
+        if how == "budget":
+            policy = ContextPolicy("whole_session", 1000)
+            options = {"context": policy, "count_tokens": approx_token_count}
+        memory: Any = other if how != "provider" else LazyProvider(other)
+        agent = await runtime.spawn(
+            AgentSpec(FunctionModel(lambda _: "hi"), memory=memory, **options), "c"
+        )
+        await agent.run("first")
+        await other.inner.add("c", [Message("user", "beside")])  # so that it looks again
+        other.broken, other.fault = touch, fault
+        error = ProviderError if how == "provider" else StoreError
+        if touch in ("len", "systems") and how != "budget":
+            await agent.run("hello")  # a turn that is shown everything has no need of them
+        else:
+            with pytest.raises(error) as failed:
+                await agent.run("hello")
+            assert not isinstance(fault, BaseException) or failed.value.__cause__ is fault
+        other.broken = ""
+        assert (await agent.run("again")).text == "hi"
+        assert crashes == []
+
+
+@pytest.mark.parametrize("fault", [OSError("gone"), SystemExit(3), None], ids=str)
+async def test_a_log_that_raises_when_a_turn_is_resumed_fails_that_only(
+    fault: Any, crashes: list[Any]
+) -> None:
+    """The place of a paused turn is found by touching single records."""
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with Runtime() as runtime:
+        other = LazyStore(await runtime.start_store(MemoryStore()))
+        model = ScriptedModel([Call("look")], "done")
+        spec = AgentSpec(model, tools=[look], gate=lambda _: Ask(), memory=other)
+        agent = await runtime.spawn(spec, "c")
+        assert (await agent.run("first")).status == "paused"
+        other.broken, other.fault = "item", fault
+        with pytest.raises(StoreError):
+            await agent.resume(Approve())
+        other.broken = ""
+        assert (await agent.resume(Approve())).text == "done"
+        assert crashes == []
+
+
+class LazyMessages:
+    """What a provider's `prepare` gives: a sequence that raises when it is walked through."""
+
+    def __iter__(self) -> Any:
+        yield Message("user", "hello")
+        raise OSError("gone")
+
+
+async def test_pv_4_what_prepare_gives_may_raise_when_it_is_read(crashes: list[Any]) -> None:
+    class Notes(LazyProvider):
+        bad = True
+
+        def prepare(self, conversation_id: str, messages: Any) -> Any:
+            return LazyMessages() if self.bad else messages
+
+    async with Runtime() as runtime:
+        notes = Notes(LazyStore(await runtime.start_store(MemoryStore())))
+        agent = await runtime.spawn(AgentSpec(FunctionModel(lambda _: "hi"), memory=notes), "c")
+        with pytest.raises(ProviderError, match="prepare") as failed:
+            await agent.run("hello")
+        assert isinstance(failed.value.__cause__, OSError)
+        notes.bad = False
+        assert (await agent.run("again")).text == "hi"
         assert crashes == []
 
 
