@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     )
     chat.add_argument(
         "--conversation",
+        type=store_commands.id_text,
         metavar="ID",
         default="default",
         help="the conversation to go on with (default: %(default)s)",
@@ -123,6 +125,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit code."""
     args = parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal of another locale shows an escape; it does not end the command (F43).
+            stream.reconfigure(errors="backslashreplace")
     try:
         return int(importlib.import_module(args.module, __package__).run(args))
     except KeepwellError as error:

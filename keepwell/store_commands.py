@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -52,12 +53,12 @@ def add_parser(commands: Any) -> None:
                             ("compact", "rewrite the file without free pages", _compact)):
         action(name, text, run).add_argument("--json", action="store_true", help="print JSON")
     listing = action("list", "list conversations", _list)
-    listing.add_argument("--prefix", default="", help="only ids that begin so")
-    listing.add_argument("--after", metavar="ID", help="go on after this id")
+    listing.add_argument("--prefix", type=id_text, default="", help="only ids that begin so")
+    listing.add_argument("--after", type=id_text, metavar="ID", help="go on after this id")
     listing.add_argument("--limit", type=int, default=100, help="at most so many (default 100)")
     listing.add_argument("--json", action="store_true", help="print JSON Lines")
     show = action("show", "print the records of a conversation", _show)
-    show.add_argument("conversation", metavar="ID")
+    show.add_argument("conversation", type=id_text, metavar="ID")
     show.add_argument("--last", type=int, metavar="N", help="only the newest N messages")
     show.add_argument("--marks", action="store_true", help="pure marks, too")
     show.add_argument("--json", action="store_true", help="print JSON Lines")
@@ -66,7 +67,7 @@ def add_parser(commands: Any) -> None:
     back = action("restore", "make the store of a backup, in a new directory", _restore)
     back.add_argument("source", type=Path, metavar="BACKUP")
     out = action("export", "write conversations as JSON Lines", _export)
-    out.add_argument("--prefix", default="", help="only ids that begin so")
+    out.add_argument("--prefix", type=id_text, default="", help="only ids that begin so")
     out.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
     out.add_argument("--skip-damaged", action="store_true", help="leave out damaged records")
     into = action("import", "store what export wrote", _import)
@@ -75,7 +76,12 @@ def add_parser(commands: Any) -> None:
     prune = action("prune", "clear old conversations, whole ones", _prune)
     prune.add_argument("--max-age", type=float, metavar="DAYS", help="last used longer ago")
     prune.add_argument("--keep", type=int, metavar="N", help="all but the N used last")
-    prune.add_argument("--prefix", default="", help="only ids that begin so")
+    prune.add_argument("--prefix", type=id_text, default="", help="only ids that begin so")
+
+
+def id_text(argument: str) -> str:
+    """An id, or the beginning of one, as UTF-8 whatever the locale (F43)."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from keepwell import cli, terminal
 from keepwell.actors.errors import InvalidValue, KeepwellError
+from keepwell.stores.disk_engine import DiskEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +109,40 @@ def test_tables_align_and_refuse_ragged_rows() -> None:
         "name           n", "---------  -----", "a              1", "long name  1,000"]
     with pytest.raises(ValueError, match="1 cells, the header 2"):
         terminal.table(["a", "b"], [["x"]])
+
+
+LOCALE_FREE = """
+import sys
+from keepwell.cli import main
+from keepwell.stores import DiskStore, NoCounter
+
+store = DiskStore(sys.argv[1], counter=NoCounter())
+store.start()
+store.add("user:1/\\u4e2d", [{"role": "user", "content": "na\\xefve \\u4e2d"}]).get()
+assert store.get("user:1/\\u4e2d").get()[0].content == "na\\xefve \\u4e2d"
+store.stop().get()
+assert main(["store", "list", sys.argv[1]]) == 0
+assert main(["store", "show", sys.argv[1], sys.argv[2]]) == 0
+assert main(["store", "export", sys.argv[1], "--output", sys.argv[1] + ".jsonl"]) == 0
+assert main(["store", "import", sys.argv[1] + " 2", sys.argv[1] + ".jsonl"]) == 0
+"""
+
+
+def test_fault_f43_text_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    plain = {
+        **os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }  # fmt: skip
+    name = "user:1/\u4e2d"
+    done = subprocess.run(
+        [sys.executable, "-c", LOCALE_FREE, str(tmp_path / "d"), name.encode()],
+        env=plain, capture_output=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert rb"na\xefve \u4e2d" in done.stdout  # what an ASCII terminal can show
+    for directory in (tmp_path / "d", tmp_path / "d 2"):
+        engine = DiskEngine(directory)
+        assert [m.content for m in engine.get(name)] == ["na\xefve \u4e2d"]
+        engine.close()
+    for path in tmp_path.rglob("*"):
+        assert path.name.isascii() and not set(path.name) & set(':/\\?*"<>|')
