@@ -8,6 +8,7 @@ from ..actors.errors import InvalidValue
 from ..memory.forms import STORE_METHODS
 from ..memory.repair import in_call_order, repair
 from ..memory.turn_gate import TurnGates, turn_gates
+from ..stores.contract import CURSORS
 from ..stores.errors import AppendConflict, CursorConflict
 from .filters import MEMORY_ORDER, ChatRequest, Filter, NextChat
 from .model import ModelReply
@@ -48,16 +49,15 @@ class MemoryFilter(Filter):
         # A transcript that comes again would be stored a second time. An input that only looks like
         # one, as this invocation was sent before, is answered as a replay whatever the cursor.
         again = epoch is None and await self._holds(request)
+        if again and CURSORS not in getattr(self.store, "capabilities", (CURSORS,)):
+            raise _repeated(request.conversation_id)
         try:
             appended = await self.store.add(
                 request.conversation_id, request.messages, append_id=f"{prefix}/in", epoch=epoch,
                 cursor=0 if again else None,
             )  # fmt: skip
         except CursorConflict:
-            raise InvalidValue(
-                f"the input repeats what the log of {request.conversation_id!r} holds: pass the "
-                "new messages only, the memory filter shows the model the whole history"
-            ) from None
+            raise _repeated(request.conversation_id) from None
         request.state["memory.epoch"] = appended.epoch
         history = await self.store.get(request.conversation_id)
         reply = await next(request.replace(messages=in_call_order(repair(history))))
@@ -85,6 +85,13 @@ class MemoryFilter(Filter):
             # The invocation was sent again after it had got as far as this: the log keeps the
             # reply that was stored first, and so do those who read it.
             request.state["memory.replayed"] = True
+
+
+def _repeated(conversation_id: str) -> InvalidValue:
+    return InvalidValue(
+        f"the input repeats what the log of {conversation_id!r} holds: pass the new messages only, "
+        "the memory filter shows the model the whole history"
+    )
 
 
 def memory_filter(store: ConversationStore) -> MemoryFilter:

@@ -22,7 +22,7 @@ from keepwell.memory.context_policy import ContextPolicy
 from keepwell.memory.default_provider import DefaultProvider
 from keepwell.memory.window import Window
 from keepwell.runtime import Runtime
-from keepwell.stores import DiskStore, NoCounter
+from keepwell.stores import DiskStore, NoCounter, SimpleStore
 from keepwell.stores.errors import AppendConflict, StaleEpoch
 from keepwell.stores.message import Message, ToolCall
 from keepwell.stores.session_state import SessionState
@@ -32,6 +32,22 @@ from keepwell.surroundings import session_store_of
 
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+class Shelf:
+    """A store that somebody has written in a minute."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[Any]] = {}
+
+    def get(self, conversation_id: str) -> list[Any]:
+        return list(self.kept.get(conversation_id, ()))
+
+    def add(self, conversation_id: str, messages: list[Any]) -> None:
+        self.kept.setdefault(conversation_id, []).extend(messages)
+
+    def clear(self, conversation_id: str) -> None:
+        self.kept.pop(conversation_id, None)
 
 
 @pytest.mark.parametrize("how", ["agent", "store"])
@@ -116,6 +132,13 @@ async def test_fault_f31_a_transcript_that_comes_again_is_never_stored_twice() -
                 with pytest.raises(InvalidValue, match="new messages only"):
                     await kernel.invoke(part, conversation_id="c")
         assert [m.text for m in await agent.messages()] == ["q1", "one"]
+        simple = SimpleStore(Shelf(), counter=NoCounter())
+        kernel_of_simple = Kernel(FunctionModel(lambda _r: "x"), filters=[memory_filter(simple)])
+        await kernel_of_simple.invoke("q1", conversation_id="c")
+        whole = [*(await simple.get("c")), Message("user", "q2")]
+        with pytest.raises(InvalidValue, match="new messages only"):
+            await kernel_of_simple.invoke(whole, conversation_id="c")
+        assert len(await simple.get("c")) == 2
         # A transcript may begin a conversation, and the same invocation may come again.
         for _ in range(2):
             await kernel.invoke(transcript, conversation_id="d", invocation_id="I")

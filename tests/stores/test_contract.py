@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from keepwell.actors.errors import InvalidValue, RequestError
 from keepwell.stores import DiskStore, MemoryStore, SimpleStore
-from keepwell.testing.store_contract import CharacterCounter, StoreContract
+from keepwell.stores.contract import TOKENS
+from keepwell.testing.store_contract import CharacterCounter, StoreContract, users
 
 
 class TestMemoryStore(StoreContract):
@@ -67,3 +69,15 @@ class TestSimpleStore(StoreContract):
     @pytest.fixture(params=[Lists, AsyncLists])
     def store(self, request: pytest.FixtureRequest) -> SimpleStore:
         return SimpleStore(request.param(), counter=CharacterCounter())
+
+    async def test_what_it_cannot_promise_is_named_and_not_faked_cs22(self) -> None:
+        store = SimpleStore(Lists(), counter=CharacterCounter())
+        assert store.capabilities == {TOKENS}
+        for _ in range(2):  # an append id has no effect, so nothing is said to be a replay
+            assert not (await store.add("c", users("x"), append_id="k", epoch=7)).replayed
+        assert len(await store.get("c")) == 2
+        with pytest.raises(InvalidValue, match="cannot promise"):
+            await store.add("c", users("x"), cursor=2)
+        with pytest.raises(RequestError, match="cannot list"):
+            await store.conversations()
+        assert len(await store.get("c")) == 2
