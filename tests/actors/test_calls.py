@@ -14,6 +14,7 @@ from keepwell.actors import (
     ActorDied,
     AskedItself,
     AsyncActor,
+    BlockingOnLoop,
     CallTimeout,
     ExitActor,
     Reply,
@@ -447,3 +448,34 @@ def test_a_reason_whose_repr_raises_hurts_nobody(spawn: Any) -> None:
     with pytest.raises(ActorDied) as died:
         waiting.get(timeout=SOON)
     assert type(died.value.reason) is Broken
+
+
+async def test_fault_f57_a_loop_that_waits_for_a_busy_actor_keeps_turning(spawn: Any) -> None:
+    """Awaiting holds up nothing else on the loop; a blocking ask there raises at once."""
+    ref = await asyncio.to_thread(spawn)
+    began, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def busy(_actor: Any) -> str:
+        loop.call_soon_threadsafe(began.set)
+        assert go_on.wait(SOON)
+        return "done"
+
+    answer = ref.call(busy)
+    waiting = asyncio.create_task(answered(answer))
+    await began.wait()
+    ticks = 0
+    for _ in range(100):
+        await asyncio.sleep(0)
+        ticks += not answer.done()
+    assert ticks == 100 and not waiting.done()
+    with pytest.raises(BlockingOnLoop, match=r"await ref\.call"):
+        ref.ask("blocking")
+    with pytest.raises(BlockingOnLoop):
+        answer.get()
+    go_on.set()
+    assert await waiting == "done"
+
+
+async def answered(future: Any) -> Any:
+    return await future

@@ -64,6 +64,7 @@ async def test_ag_2_turn_k_sees_2_k_minus_1_messages_and_ag_8_one_system_prompt(
 
 
 async def test_ag_3_append_ids_are_turn_and_step_chained(bench: Any) -> None:
+    """D-7: each step, each result."""
     model = ScriptedModel([Call("add", {"a": 1, "b": 2})], "done")
     agent = await bench.agent(model, tools=[add])
     await agent.run("x", turn_id="T")

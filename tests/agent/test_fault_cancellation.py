@@ -93,7 +93,10 @@ async def stop(way: str, bench: Any, agent: Any, running: Any) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_faults_f26_f27_every_way_at_every_moment(bench: Any, way: str) -> None:
-    """Faults F26, F27, F29: one conversation for each moment of a turn, side by side."""
+    """Faults F26, F27, F29; D-8: nothing dangles, and nothing that comes late is written.
+
+    One conversation for each moment of a turn, side by side.
+    """
     outcomes: Counter[str] = Counter()
 
     async def one(moment: int) -> None:

@@ -112,6 +112,7 @@ async def test_kf_2_state_lives_for_one_invocation() -> None:
 
 
 async def test_full_mode_passes_everything_and_forgets(runtime: Runtime) -> None:
+    """D-1: full mode, which keeps nothing."""
     model = ScriptedModel([Call("add", {"a": 1, "b": 2})], "three", "who?")
     kernel = Kernel(model, tools=[add])
     result = await kernel.invoke("1+2?")
@@ -142,6 +143,7 @@ async def test_kf_3_delta_mode_stores_and_shows_the_history(runtime: Runtime) ->
 async def test_kf_4_the_prompt_is_seen_once_by_default_filters_and_never_stored(
     runtime: Runtime,
 ) -> None:
+    """D-2: the default filters see it."""
     notes: list[str] = []
     model = ScriptedModel("x", "y")
     kernel = Kernel(

@@ -122,6 +122,7 @@ async def test_df_4_the_entered_runtime_else_the_only_one() -> None:
 
 
 def test_df_3_without_a_runtime_the_first_use_starts_one_with_one_warning() -> None:
+    """D-6."""
     code = """
 import asyncio, logging, threading
 logging.basicConfig(level=logging.WARNING, format="%(message)s")

@@ -1,9 +1,10 @@
-"""Budgets: the contract's table as it stands, laws, and equality with brute force (F1...F14)."""
+"""Budgets: the contract's own table, laws, and equality with brute force (F1...F14)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,29 +21,9 @@ from keepwell.memory.budget import (
 from keepwell.memory.token_counter import TiktokenCounter, approx_token_count
 from keepwell.memory.turn import Turn, TurnCost, call_ids, turn_text
 
-TABLE = """
-u1 a1 u2 a2 u3 | 5 | all | all
-same | 4 | a1 u2 a2 u3 | E2 u2 a2 u3
-same | 3 | u2 a2 u3 | E4 u3
-same | 1 / 0 | u3 / - | TL / TL
-s u1 a1 u2 | 3 / 2 | u1 a1 u2 / a1 u2 | s E2 u2 / TL
-u1 a1 s u2 | 4 / 3 | all / a1 s u2 | s u1 a1 u2 / s E2 u2
-u1 a1^9 u2 a2 u3 | 5 | u2 a2 u3 | E2 u2 a2 u3
-u1 A1 T1 A2 T2 | 4 | A1 T1 A2 T2 | E2 u1 A2 T2
-same | 3 | A2 T2 | E4 u1
-u1 a1 u2 A12 T1 T2 | 5 | a1 u2 A12 T1 T2 | E2 u2 A12 T1 T2
-same | 4 / 2 | u2 A12 T1 T2 / - | E5 u2 / E5 u2
-u1 A1 u2 T1 | 2 | - | E3 u2
-u1 B R a1 u2 | 3 | R a1 u2 | E4 u2
-T9 u1 a1 u2 | 4 | u1 a1 u2 | E1 u1 a1 u2
-u1 A1 T1 T1 u2 | 5 | all | E1 u1 A1 T1 u2
-u1 A12 T1 u2 | 4 | all | E2 u1 u2
-u1 A1 T1 a1 u2 A1 T1 | 6 | all but u1 | E4 u2 A1 T1
-a1 a2 a3 | 2 | a2 a3 | E2 a3
-u1 a1 u2, system of 1 | 4 / 3 | | system u1 a1 u2 / system E2 u2
-u8 a8 u9, elided_before=40 | 4 / 3 | | E40 u8 a8 u9 / E42 u9
-u1 a1 u2 a2 u3, reserve=2 | 4 / 2 | | E4 u3 / TL
-"""
+CONTRACT = Path(__file__).parents[2] / "docs" / "contracts" / "sessions.md"
+_, _, TABLE = CONTRACT.read_text(encoding="utf-8").partition("turns | budget | kept | shown\n")
+TABLE = TABLE.partition("```")[0]
 
 
 def turn(word: str) -> Turn:
@@ -221,6 +202,7 @@ class Wordy:
     st.sampled_from([Unit(), Wordy()]),
 )
 def test_it_equals_brute_force(turns, budget, system, before, reserve, counter):
+    """F6…F10."""
     options = {"system": system, "elided_before": before, "reserve": reserve}
     want = brute(turns, budget, TurnCost(counter), **options)
     try:
@@ -265,6 +247,7 @@ def test_laws(turns, budget, before):
 
 @given(TRANSCRIPTS, st.integers(0, 16))
 def test_split_laws(turns, budget):
+    """F4, F5: a contiguous suffix that fits, and no result in it whose call was elided."""
     elided, kept = split_to_budget(turns, budget, Unit())
     assert elided + kept == turns
     assert sum(map(TurnCost(Unit()), kept)) <= budget

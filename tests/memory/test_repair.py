@@ -41,7 +41,7 @@ def show(messages: Sequence[Message]) -> str:
     [
         ("", ""),
         ("s1 u1 a1 u2", "s1 u1 a1 u2"),
-        ("u1 a(x,y,z) t(x) t(y) t(z) a1", "u1 a(x,y,z) t(x) t(y) t(z) a1"),  # F14
+        ("u1 a(x,y,z) t(x) t(y) t(z) a1", "u1 a(x,y,z) t(x) t(y) t(z) a1"),  # fault F14
         ("u1 a(x,y,z) t(z) t(x) t(y)", "u1 a(x,y,z) t(z) t(x) t(y)"),
         ("u1 a(x,y) t(x)", "u1 a(x,y) t(x) ?(y)"),
         ("u1 a(x) u2", "u1 a(x) ?(x) u2"),  # F26
@@ -75,6 +75,7 @@ HISTORIES = st.lists(WORDS, max_size=14).map(lambda words: history(" ".join(word
 
 @given(HISTORIES)
 def test_laws(messages):
+    """CN-4, faults F14, F26: nothing of a valid history goes, twice equals once."""
     repaired = repair(messages)
     assert repair(repaired) == repaired  # twice equals once
     grouping = grouped(repaired)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +110,21 @@ def test_contents_and_references():
         assert {k: v for k, v in result.items() if k.startswith("content")} == want
     action = transcript_for(state(done("a", input_ref="r")), WHOLE)[1]
     assert action["content_ref"] == "r"
+
+
+def test_a_trace_entry_and_its_defaults():
+    """F13a: `state.trace` is a sequence of them, of any kind."""
+    entry = TraceEntry("call", "add")
+    assert [getattr(entry, field.name) for field in dataclasses.fields(TraceEntry)] == [
+        "call", "add", None, None, None, None, None, False, None,
+    ]  # fmt: skip
+    assert [field.name for field in dataclasses.fields(TraceEntry)] == [
+        "decision", "ref", "call_id", "arguments", "input_ref", "output_ref", "output",
+        "output_available", "step",
+    ]  # fmt: skip
+    wanted = transcript_for(state(entry, done("b")), WHOLE, input="go")
+    lazily = SimpleNamespace(trace=deque([entry, done("b")]))
+    assert transcript_for(lazily, WHOLE, input="go") == wanted
 
 
 class FakeLog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,33 +37,29 @@ def show(messages: Sequence[Message]) -> str:
 
 
 L = "u1 a1 u2 a(c1) t(c1) a(c2) t(c2) a(c3) t(c3)"
-TABLE = [
-    ("WT-1", [3], "s1 u1 a1 u2 a2 u3", "s1 u2 a2 u3"),
-    ("WT-2", [1], "u1 s1 a1 s2 u2", "s1 s2 u2"),
-    ("WT-3", [1], "s1 s2", "s1 s2"),
-    ("WT-3", [1], "", ""),
-    ("WT-4", [2], "u1 a1 u2", "a1 u2"),
-    ("WT-5", [3], "u1 a(c1) t(c1) a1 u2", "a1 u2"),
-    ("WT-5", [4], "u1 a(c1) t(c1) a1 u2", "a(c1) t(c1) a1 u2"),
-    ("WT-6", [3], "u1 a(c1,c2) t(c2) t(c1) u2", "u2"),
-    ("WT-6", [4], "u1 a(c1,c2) t(c2) t(c1) u2", "a(c1,c2) t(c2) t(c1) u2"),
-    ("WT-7", [1, 2, 3], "u1 a(c1,c2) t(c1) t(c2)", "u1 a(c1,c2) t(c1) t(c2)"),
-    ("WT-8", [1, 3], L, "u2 a(c3) t(c3)"),
-    ("WT-9", [5, 6], L, "u2 a(c2) t(c2) a(c3) t(c3)"),
-    ("WT-10", [7], L, "u2 a(c1) t(c1) a(c2) t(c2) a(c3) t(c3)"),
-    ("WT-10", [8], L, "a1 u2 a(c1) t(c1) a(c2) t(c2) a(c3) t(c3)"),
-    ("WT-11", [10], "t(c9) u1 a1", "u1 a1"),
-    ("WT-11", [10], "u1 t(c9) a1 u2", "u1 a1 u2"),
-    ("WT-12", [5], "t(c1) t(c2)", ""),
-    ("WT-12", [5], "s1 t(c1)", "s1"),
-    ("WT-13", [10], "u1 a(c1,c2) t(c1)", "u1 a(c1,c2) t(c1)"),
-    ("WT-14", [3], "u1 a(c1) t(c1) u2 a(c1) t(c1)'", "u2 a(c1) t(c1)'"),
-    ("WT-15", [10], "u1 a(c1) t(c1) t(c1)' a1", "u1 a(c1) t(c1) a1"),
-    ("WT-16", [10], "u1 a(c1) u2 t(c1)", "u1 a(c1) t(c1) u2"),
-    ("WT-16", [2], "u1 a(c1) u2 t(c1)", "u2"),
-    ("WT-17", [2], "u1 a(c1,c1) t(c1) t(c1)'", "u1 a(c1,c1) t(c1) t(c1)'"),
-    ("WT-18", [1, 2], "u1 a1 u2 a2", "u2 a2"),
-]
+CONTRACT = Path(__file__).parents[2] / "docs" / "contracts" / "memory.md"
+
+
+def contract_table() -> Iterator[tuple[str, list[int], str, str]]:
+    """The contract's own table as (rule, sizes, before, after): cases of a row part at `;`."""
+    for line in CONTRACT.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("| WT-"):
+            continue
+        rule, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        sizes, before, after = (cell.split("; ") for cell in cells)
+        for case in range(max(len(sizes), len(before), len(after))):
+            size, given_, shown = (c[case] if len(c) > 1 else c[0] for c in (sizes, before, after))
+            start = {"L": L, "nothing": ""}.get(given_, given_.strip("`"))
+            if shown.startswith("unchanged"):
+                end = start
+            elif shown.startswith("L without "):
+                end = L.removeprefix(shown.removeprefix("L without ").strip("`") + " ")
+            else:
+                end = "" if shown == "nothing" else shown.strip("`")
+            yield rule, [int(n) for n in size.split(", ")], start, end
+
+
+TABLE = list(contract_table())
 
 
 @pytest.mark.parametrize(
@@ -74,8 +71,16 @@ TABLE = [
     ],
 )
 def test_the_contracts_table(n, given_, expected):
+    """WT-1…18."""
     assert show(apply_window(history(given_), n)) == expected
     assert show(Window(n).apply(history(given_))) == expected
+
+
+def test_the_table_is_whole():
+    assert sum(len(sizes) for _rule, sizes, _before, _after in TABLE) == 30
+    assert ("WT-10", [8], L, L.removeprefix("u1 ")) in TABLE
+    assert ("WT-16", [2], "u1 a(c1) u2 t(c1)", "u2") in TABLE
+    assert ("WT-12", [5], "s1 t(c1)", "s1") in TABLE
 
 
 WORDS = st.sampled_from(
@@ -117,6 +122,7 @@ def _reference(messages: Sequence[Message], n: int) -> list[Message]:
 
 @given(HISTORIES, SIZES)
 def test_it_equals_the_rules_word_by_word(messages, n):
+    """WN-1…6; D-5."""
     assert list(apply_window(messages, n)) == _reference(messages, n)
 
 

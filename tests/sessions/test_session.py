@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from keepwell.sessions import (
     scan,
     session,
 )
+from keepwell.stores.memory_session_store import MemorySessionStore
 
 
 async def events_of(defined: Session, *messages: Any, **options: Any) -> list[SessionEvent]:
@@ -380,6 +382,30 @@ async def test_a14_a_carrier_that_is_not_plain_or_too_large_fails_the_turn() -> 
     assert (first or "").startswith("NotPlain") and (second or "").startswith("PayloadTooLarge")
     exactly = "x" * ((8 << 20) - 2)
     assert (await run_session(loop(lambda m, c: exactly), [0])).carrier == exactly
+
+
+@dataclass
+class Basket:
+    items: list[str]
+
+
+async def test_fault_f41_a_carrier_of_a_class_of_the_users_is_refused_at_its_commit() -> None:
+    """What a later version might not know by that name never gets into the store."""
+    store = MemorySessionStore()
+
+    def step(message: Any, carrier: Any) -> Any:
+        return Basket([message]) if message == "class" else {"items": [message]}
+
+    session = loop(step)
+    run = drive_session(
+        session, ["plain", "class", "plain again"], store=store, session_id="s",
+        max_consecutive_turn_errors=3,
+    )  # fmt: skip
+    errors = [event.reason async for event in run if event.is_error()]
+    assert len(errors) == 1 and errors[0].startswith("NotPlain") and "Basket" in errors[0]
+    assert (await store.load("s")).carrier == {"items": ["plain again"]}
+    with pytest.raises(NotPlain):
+        await store.commit_value("s", 2, Basket([]))
 
 
 async def test_a15_the_next_turn_gets_the_carrier_in_stored_form() -> None:

@@ -32,8 +32,9 @@ from keepwell.stores import (
     StoreUnavailable,
 )
 from keepwell.stores.disk_engine import DiskEngine
+from keepwell.stores.message import Message
 from keepwell.stores.request import Append, Clear
-from keepwell.testing.store_contract import texts, users
+from keepwell.testing.store_contract import CharacterCounter, texts, users
 
 ROOT = Path(__file__).parents[2]
 
@@ -220,6 +221,43 @@ def test_times_of_records_survive_a_reopen_f44(tmp_path: Path) -> None:
     one, two = (record.time for record in engine.span("c", 0, 1, 2))
     assert before == one <= two
     assert one.utcoffset() is not None
+    engine.close()
+
+
+def test_the_cost_of_an_add_does_not_grow_fault_f09(tmp_path: Path) -> None:
+    """Old records are not read, encoded or counted again: the same work at 100 and at 10,000.
+
+    Work is counted, not timed: the calls of functions during 200 appends, and counts of tokens.
+    """
+    work: list[int] = []
+    counted: list[Message] = []
+
+    class Counter(CharacterCounter):
+        def count_message(self, message: Message) -> int:
+            counted.append(message)
+            return super().count_message(message)
+
+    engine = DiskEngine(tmp_path, durability="process", map_size=1 << 28)
+    for length in (100, 10_000):
+        have = engine.info("c").cursor
+        engine.commit([Append("c", users(*(f"old {n}" for n in range(have, length))))])
+        engine.settle()
+        calls = 0
+
+        def seen(_frame: Any, event: str, _argument: Any) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        requests = [Append("c", users(f"new {n}"), counter=Counter()) for n in range(200)]
+        sys.setprofile(seen)
+        try:
+            for request in requests:
+                engine.commit([request])
+        finally:
+            sys.setprofile(None)
+        work.append(calls)
+    assert len(counted) == 400
+    assert work[1] <= 1.1 * work[0], work
     engine.close()
 
 

@@ -188,6 +188,7 @@ def test_single_violations_are_named(calls: list[Call], wrong: str) -> None:
 
 
 def test_unknown_adds_may_show_or_not() -> None:
+    """RW-3: whole, or never."""
     unknown = Call("add", "c", 0, texts=("a", "b"))
     for seen in ((), ("a", "b")):
         history = History(None, [unknown, Call("read", "c", 2, 3, "done", seen, 0, 0)])

@@ -386,7 +386,7 @@ def test_export_leaves_out_damaged_records_if_told_to_f08(tmp_path: Path) -> Non
 # -- retention ------------------------------------------------------------------------------------
 
 
-async def test_retention_by_age_and_count_f10(tmp_path: Path) -> None:
+async def test_retention_by_age_and_count_fault_f10(tmp_path: Path) -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     engine = DiskEngine(tmp_path, durability="process")
     for age in range(10):

@@ -149,6 +149,7 @@ POINTS = ["store.commit.begin", "store.commit.planned", "store.commit.before_flu
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_every_point_ds3(tmp_path: Path, writers: Writers, point: str) -> None:
+    """Fault F06."""
     logs = []
     early = point.startswith(("store.open", "store.start", "store.attach"))
     if early:  # there is something on disk already, and batches that were not moved

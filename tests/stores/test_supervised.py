@@ -238,6 +238,7 @@ async def test_a_handle_is_a_name_sh1(make: Callable[..., Store]) -> None:
 
 
 async def test_a_killed_memory_store_keeps_everything_ms1() -> None:
+    """D-4."""
     store = MemoryStore(counter=CharacterCounter())
     async with supervised(store):
         await store.add("c", users("1"), append_id="k")
