@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    Protocol,
+    Self,
+    TypedDict,
+    Unpack,
+    runtime_checkable,
+)
 
 if TYPE_CHECKING:
     from ..stores.message import Message
@@ -74,23 +83,41 @@ class Usage:
             data["cost"] = self.cost
         return data
 
+    def plus(self, data: Mapping[str, object]) -> Usage:
+        """The sum with what `to_dict` gave: one object where `from_dict` and + would make two."""
+        sent, received, cached, reasoning, estimated, cost = _read(data)
+        return Usage(
+            self.input_tokens + sent,
+            self.output_tokens + received,
+            self.cached_tokens + cached,
+            self.reasoning_tokens + reasoning,
+            self.estimated or estimated,
+            self.cost + cost,
+        )
+
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Self:
         """Read `to_dict`'s form; absent or foreign fields count as 0."""
+        return cls(*_read(data))
 
-        def count(key: str) -> int:
-            value = data.get(key, 0)
-            return value if isinstance(value, int) else 0
 
-        cost = data.get("cost", 0.0)
-        return cls(
-            count("input_tokens"),
-            count("output_tokens"),
-            count("cached_tokens"),
-            count("reasoning_tokens"),
-            bool(data.get("estimated", False)),
-            float(cost) if isinstance(cost, int | float) else 0.0,
-        )
+def _read(data: Mapping[str, object]) -> tuple[int, int, int, int, bool, float]:
+    get = data.get
+    sent, received = get("input_tokens", 0), get("output_tokens", 0)
+    cached, reasoning = get("cached_tokens", 0), get("reasoning_tokens", 0)
+    cost = get("cost", 0.0)
+    return (
+        sent if isinstance(sent, int) else 0,
+        received if isinstance(received, int) else 0,
+        cached if isinstance(cached, int) else 0,
+        reasoning if isinstance(reasoning, int) else 0,
+        bool(get("estimated", False)),
+        float(cost) if isinstance(cost, int | float) else 0.0,
+    )
+
+
+NO_USAGE: Final = Usage()
+"""Nothing used."""
 
 
 class RequestChanges(TypedDict, total=False):
@@ -142,7 +169,7 @@ class ModelReply:
     """
 
     message: Message
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     finish_reason: FinishReason = "stop"
     model: str = ""
 

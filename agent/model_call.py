@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ..actors import telemetry
 from ..stores.message import Message
 from .errors import ModelError
-from .model import ModelReply, ModelRequest, TextDelta, Usage
+from .model import NO_USAGE, ModelReply, ModelRequest, TextDelta, Usage
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ModelCall:
         self._seconds = seconds
         self._watchdog = Watchdog() if watchdog is None else watchdog
         self.partial = ""
-        self.usage = Usage()
+        self.usage = NO_USAGE
 
     async def run(
         self,

@@ -39,7 +39,7 @@ from .approval import (
     decision_from_plain,
     verdict_from_plain,
 )
-from .model import Usage
+from .model import NO_USAGE
 
 if TYPE_CHECKING:
     from ..stores.record import Record
@@ -154,10 +154,10 @@ class TurnState:
         self.next_step = 0
         self.rounds = 0
         self.calls_counted = 0
-        self.usage = Usage()
+        self.usage = NO_USAGE
         self.marks = 0
         self.resumes = 0
-        self.before = Usage()
+        self.before = NO_USAGE
         """What the conversation had used before this turn; set by whoever runs it."""
         self.first_seq = 0
         self.began = ""
@@ -220,7 +220,7 @@ class TurnState:
     def _mark(self, mark: Mapping[str, object]) -> None:
         usage = mark.get("usage")
         if isinstance(usage, dict | Mapping):
-            self.usage = self.usage + Usage.from_dict(usage)
+            self.usage = self.usage.plus(usage)
         active = mark.get("active")
         if isinstance(active, str):
             self.active = active

@@ -41,7 +41,7 @@ from .filters import (
 from .gate import ask_gate
 from .handoff import HandoffTool
 from .history import History
-from .model import ModelReply, ModelRequest, Usage
+from .model import NO_USAGE, ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
 from .output import fitting
 from .tool import Tool
@@ -158,8 +158,8 @@ class TurnSteps:
             )  # fmt: skip
         self._audience.calling = 0
         message = reply.message
-        call.usage = call.usage + reply.usage
-        cost = self.priced(call.usage, reply.model)
+        used = call.usage = reply.usage if call.usage is NO_USAGE else call.usage + reply.usage
+        cost = self.priced(used, reply.model)
         mark: dict[str, object] = {"usage": cost.to_dict()}
         if seen is not None:
             mark["context_report"] = [seen.to_dict()]
@@ -168,7 +168,7 @@ class TurnSteps:
             self.journal.spent(cost)
             self.answer(turn, message, mark)
         else:
-            verdicts = await self._verdicts(turn, message, turn.usage + cost)
+            verdicts = await self._verdicts(turn, message, cost)
             if verdicts:
                 mark["verdicts"] = verdicts
             self.partial = None
@@ -309,17 +309,21 @@ class TurnSteps:
                 await self._memory.history(self._id)
 
     async def _verdicts(
-        self, turn: TurnState, message: Message, usage: Usage
+        self, turn: TurnState, message: Message, cost: Usage
     ) -> list[dict[str, object]] | None:
-        """The gate's verdicts over all calls, None if nobody is to be asked. HP-1, HP-2."""
+        """The gate's verdicts over all calls, None if nobody is to be asked. HP-1, HP-2.
+
+        `cost`: what this reply has cost.
+        """
         if self._spec.gate is None and not self.tools.asks_human:
             return None
         if self._spec.gate is not None:
             await self.journal.settled()
         batch = Batch(message, turn.next_step)
         return await ask_gate(
-            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules, usage
-        )
+            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules,
+            turn.usage + cost,
+        )  # fmt: skip
 
     async def run_calls(self, turn: TurnState, action: RunCalls) -> None:
         for call, text in action.settle:
