@@ -347,9 +347,22 @@ def start(ref: AsyncRef[Any], coroutine: Coroutine[Any, Any, Any]) -> asyncio.Ta
     assert loop is not None
     if context is None:
         context = ref.context()
+    return start_now(loop, guarded, context)
+
+
+def start_now(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    context: contextvars.Context,
+) -> asyncio.Task[Any]:
+    """Make a task of `coroutine` and take its first step now, if the running loop allows it.
+
+    It is a task like any other, `asyncio.timeout` and `current_task` work in it; one that never
+    suspends is done on return, without a trip through the loop.
+    """
     if sys.version_info >= (3, 12):
-        return asyncio.Task(guarded, loop=loop, context=context, eager_start=True)
-    return _start_by_hand(loop, guarded, context)
+        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
+    return _start_by_hand(loop, coroutine, context)
 
 
 class Escaped(Exception):  # noqa: N818 - it carries an error

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..actors import telemetry
+from ..actors.async_runner import start_now
 from . import tool_result
 from .errors import InvalidArguments
 from .tool_context import ToolContext
@@ -55,17 +56,37 @@ class _Attempt:
         self.kwargs = kwargs
         self.left = left
         self.over = False
+        self.task: asyncio.Task[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def start(self, *, again: bool = False) -> None:
+        """Run the call; one that never suspends has its result on return.
+
+        But for tries after the first, which go through the loop: each would be called by the last.
+        """
+        batch, tool = self.batch, self.tool
         loop = batch.loop
         seconds = tool.timeout if tool.timeout is not None else batch.tools.timeout
-        self.task = loop.create_task(batch.tools.invoke(tool, kwargs, job.context))
-        self.timer = loop.call_later(seconds, self.expire, seconds)
-        self.task.add_done_callback(self.ended)
+        deadline = loop.time() + seconds
+        # In a task of its own, which can be left behind at the deadline, whatever it does then.
+        call = batch.tools.invoke(tool, self.kwargs, self.job.context)
+        if again:
+            task = loop.create_task(call)
+        else:
+            task = start_now(loop, call, contextvars.copy_context())
+        self.task = task
+        if task.done():
+            self.ended(task)
+            return
+        self.timer = loop.call_at(deadline, self.expire, seconds)
+        task.add_done_callback(self.ended)
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         if self.over:
             return  # late output is discarded
         self.over = True
-        self.timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         if task.cancelled():
             self.batch.give(
                 self.job, tool_result.failed(asyncio.CancelledError("the tool cancelled itself"))
@@ -81,7 +102,8 @@ class _Attempt:
         if self.over:
             return
         self.over = True
-        self.task.cancel()
+        if self.task is not None:
+            self.task.cancel()
         telemetry.emit(
             "keepwell.tool.abandoned", tool=self.tool.name, call=self.job.context.call_id
         )
@@ -93,8 +115,10 @@ class _Attempt:
     def abandon(self) -> None:
         if not self.over:
             self.over = True
-            self.timer.cancel()
-            self.task.cancel()
+            if self.timer is not None:
+                self.timer.cancel()
+            if self.task is not None:
+                self.task.cancel()
 
 
 class RunningBatch:
@@ -117,9 +141,19 @@ class RunningBatch:
         self._finished: deque[tuple[ToolJob, str]] = deque()
         self._left = len(self._queue)
         self._waiter: asyncio.Future[None] | None = None
+        self._starting = False
         self._start_more()
 
     def _start_more(self) -> None:
+        if self._starting:
+            return  # a call has ended while it was started: who starts them goes on
+        self._starting = True
+        try:
+            self._start_waiting()
+        finally:
+            self._starting = False
+
+    def _start_waiting(self) -> None:
         while self._queue and not (self._serial and self._attempts):
             job = self._queue.popleft()
             tool = self.tools.by_name.get(job.name)
@@ -137,13 +171,14 @@ class RunningBatch:
             if self._on_start is not None:
                 self._on_start(job)
             retries = tool.retries if tool.idempotent else 0
-            self._attempts[id(job)] = _Attempt(self, job, tool, kwargs, retries)
+            attempt = self._attempts[id(job)] = _Attempt(self, job, tool, kwargs, retries)
+            attempt.start()
 
     def retry(self, attempt: _Attempt, left: int) -> None:
         """Try a transient failure of an idempotent tool again."""
-        self._attempts[id(attempt.job)] = _Attempt(
-            self, attempt.job, attempt.tool, attempt.kwargs, left
-        )
+        following = _Attempt(self, attempt.job, attempt.tool, attempt.kwargs, left)
+        self._attempts[id(attempt.job)] = following
+        following.start(again=True)
 
     def give(self, job: ToolJob, text: str) -> None:
         """A call has its result."""

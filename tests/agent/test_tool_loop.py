@@ -85,6 +85,55 @@ async def test_tl_1_serial_batches_run_in_call_order(bench: Any, how: str) -> No
     assert all(error_type_of(text) is None for text in bench.store.results("c").values())
 
 
+async def test_tl_1_a_serial_batch_may_be_longer_than_the_stack_is_deep(bench: Any) -> None:
+    count = 1500
+    seen: list[int] = []
+
+    @tool(serial=True)
+    async def note(n: int) -> str:
+        """End without waiting for anything."""
+        seen.append(n)
+        return str(n)
+
+    model = ScriptedModel([Call("note", {"n": n}) for n in range(count)], "done")
+    agent = await bench.agent(model, tools=[note])
+    assert (await agent.run("go")).text == "done"
+    assert seen == list(range(count))
+    assert len(bench.store.results("c")) == count
+
+
+async def test_tl_4_a_call_may_be_tried_more_often_than_the_stack_is_deep(bench: Any) -> None:
+    tries = 1500
+    left = iter(range(tries))
+
+    @tool(idempotent=True, retries=tries)
+    async def reach() -> str:
+        """Fail at once, again and again."""
+        if next(left, None) is None:
+            return "reached"
+        raise TimeoutError
+
+    assert await outcome(bench, reach) == "reached"
+
+
+async def test_a_call_that_ends_at_once_runs_in_a_task_of_its_own(bench: Any) -> None:
+    """`asyncio.timeout` and `current_task` in a tool are the tool's, never its turn's."""
+
+    @tool
+    async def look() -> str:
+        """Let a deadline of its own pass."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return f"{task.cancelling()} {task is asyncio.current_task()}"
+        return "went on"
+
+    assert await outcome(bench, look) == "0 True"
+
+
 async def test_tl_1_f15_results_are_matched_by_id_and_shown_in_call_order(bench: Any) -> None:
     fast_done = asyncio.Event()
 
