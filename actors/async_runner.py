@@ -139,23 +139,28 @@ class AsyncRef(ActorRef[A]):
         if self._closed:
             request.fail(self._noproc())
             return
+        home = self._home
+        if (
+            self._idle
+            and home is not None
+            and home.depth < MAX_DEPTH
+            and _get_running_loop() is home.loop
+        ):
+            idle, self._idle = self._idle, False
+            if idle:
+                home.depth += 1
+                try:
+                    pump(self, request=request)
+                finally:
+                    home.depth -= 1
+                if self._closed:
+                    self._drain()
+                return
         self._queue.append(request)
         if self._idle:
             idle, self._idle = self._idle, False
             if idle:
-                home = self._home
-                if (
-                    home is not None
-                    and home.depth < MAX_DEPTH
-                    and _get_running_loop() is home.loop
-                ):
-                    home.depth += 1
-                    try:
-                        pump(self)
-                    finally:
-                        home.depth -= 1
-                else:
-                    self._put(self)
+                self._put(self)
         elif self._loop is not None and self._loop.is_closed():
             lifecycle.end(self, KILLED)  # a handler that was suspended there never goes on
         if self._closed:
@@ -243,14 +248,18 @@ def _start_by_hand(
     return task
 
 
-def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
+def pump(
+    ref: AsyncRef[Any], budget: int = runner.BUDGET, request: Request | None = None
+) -> None:
     """Handle what waits for `ref` until a handler suspends, or nothing is left.
 
     Runs in the loop's thread, which owns the actor. A handler that suspends keeps it owned; its end
-    pumps again.
+    pumps again. `request` has come last; if nothing waits before it, it does not pass the mailbox.
     """
     actor = ref._actor
     if actor is None:
+        if request is not None:
+            ref._queue.append(request)  # for the caller to drain: the actor has just ended
         return
     token = running_actor.set(ref)
     system, entered = ref._system, None
@@ -261,6 +270,17 @@ def pump(ref: AsyncRef[Any], budget: int = runner.BUDGET) -> None:
     ref._stepping = True
     try:
         left = budget
+        if request is not None:
+            life = ref._life
+            if ref._queue or ref._batch or ref._control or (life is not None and life.suspended):
+                ref._queue.append(request)
+            else:
+                left -= 1
+                if not _handle(ref, actor, request):
+                    actor = request = None  # see below
+                    return
+                if runner.go_idle(ref):
+                    return
         while left > 0:
             life = ref._life
             if ref._control or (life is not None and life.suspended):

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ..actors.async_actor import AsyncActor
 from ..actors.errors import CallTimeout, KeepwellError, RequestError, Unavailable
@@ -29,6 +29,9 @@ from .provider_home import ProviderHome, chain
 
 logger = logging.getLogger("keepwell.memory")
 
+MOST_OUTSTANDING: Final = 1024
+"""Conversations whose last append is remembered before those are looked for that are committed."""
+
 
 class StoreProviderActor(AsyncActor):
     """The provider actor over one of our stores; answers with the store's own futures."""
@@ -37,8 +40,10 @@ class StoreProviderActor(AsyncActor):
         super().__init__()
         self._home = home
         self._store: Any = store if isinstance(store, Store) else ForeignStore(store)
-        # The last append of each conversation that is not known to be committed.
+        # The last append of each conversation that may not be committed yet. Those that are go out
+        # when there are many: a callback for each append would cost more than all else here.
         self._outstanding: dict[str, Future[Any]] = {}
+        self._most = MOST_OUTSTANDING
 
     def on_start(self) -> None:
         self._home.moved_in(self.actor_ref)
@@ -59,8 +64,10 @@ class StoreProviderActor(AsyncActor):
                 follows=message.follows, epoch=message.epoch, cursor=message.cursor,
             )  # fmt: skip
             if not future.done():
-                self._outstanding[conversation_id] = future
-                future.add_done_callback(partial(self._committed, conversation_id))
+                outstanding = self._outstanding
+                outstanding[conversation_id] = future
+                if len(outstanding) > self._most:
+                    self._drop_committed()
             return future
         if kind is History:
             failpoint("provider.history")
@@ -86,10 +93,9 @@ class StoreProviderActor(AsyncActor):
         except Exception as error:
             read.fail(error)
 
-    def _committed(self, conversation_id: str, future: Future[Any]) -> None:
-        # In the store's thread; a newer append may have taken the place meanwhile.
-        if self._outstanding.get(conversation_id) is future:
-            self._outstanding.pop(conversation_id, None)
+    def _drop_committed(self) -> None:
+        left = {name: last for name, last in self._outstanding.items() if not last.done()}
+        self._outstanding, self._most = left, 2 * len(left) + MOST_OUTSTANDING
 
 
 class ProviderActor(AsyncActor):
