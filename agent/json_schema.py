@@ -51,7 +51,7 @@ _CHECKED: Final = frozenset(
         "maxProperties",
     }
 )
-_ANNOTATIONS: Final = frozenset(
+ANNOTATIONS: Final = frozenset(
     {
         "title",
         "description",
@@ -105,7 +105,7 @@ def unchecked_keywords(schema: object, path: str = "$") -> Iterator[str]:
         return
     for key, sub in schema.items():
         here = f"{path}.{key}"
-        if key not in _CHECKED and key not in _ANNOTATIONS:
+        if key not in _CHECKED and key not in ANNOTATIONS:
             yield here
         elif key in ("properties", "$defs", "definitions") and isinstance(sub, Mapping):
             for name, inner in sub.items():

@@ -12,6 +12,7 @@ from typing import Final, overload
 
 from ..actors.errors import InvalidValue
 from .errors import InvalidArguments
+from .flat_schema import FlatSchema
 from .json_schema import describe, validate
 from .tool_context import ToolContext
 from .tool_schema import FunctionSchema, function_schema
@@ -102,14 +103,23 @@ class Tool:
         by the schema and turned into the annotated types; a `ToolContext` parameter gets
         `context`. Raises InvalidArguments with a text the model can act on. Rule: TL-4.
         """
-        parsed = parse_arguments(arguments)
-        checked, problems = validate(parsed, self.parameters, coerce=True)
-        if problems:
-            raise InvalidArguments("; ".join(str(p).replace("$", "arguments", 1) for p in problems))
-        assert isinstance(checked, Mapping)  # validate keeps a mapping a mapping
+        parsed = checked = parse_arguments(arguments)
+        if self._flat is None or not self._flat.fits(parsed):
+            checked = self._validated(parsed)
         if self.function is None:
             return dict(checked)
         return self.function.convert(checked, context or ToolContext())
+
+    @functools.cached_property
+    def _flat(self) -> FlatSchema | None:
+        return FlatSchema.of(self.parameters)
+
+    def _validated(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        checked, problems = validate(arguments, self.parameters, coerce=True)
+        if problems:
+            raise InvalidArguments("; ".join(str(p).replace("$", "arguments", 1) for p in problems))
+        assert isinstance(checked, Mapping)  # validate keeps a mapping a mapping
+        return checked
 
 
 def parse_arguments(arguments: Mapping[str, object] | str) -> Mapping[str, object]:

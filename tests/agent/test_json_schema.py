@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepwell.agent.flat_schema import FlatSchema
 from keepwell.agent.json_schema import same_json, unchecked_keywords, validate
 
 SCALARS = (
@@ -112,6 +113,58 @@ def test_what_is_valid_is_not_coerced(value, schema):
         result, problems = validate(value, schema, coerce=True)
         assert not problems
         assert same_json(result, value)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), _objects(LEAVES))
+def test_what_fits_a_flat_schema_at_a_glance_is_valid_as_it_is(value, schema):
+    flat = FlatSchema.of(schema)
+    if flat is not None and flat.fits(value):
+        result, problems = validate(value, schema, coerce=True)
+        assert not problems
+        assert result is value
+
+
+FLAT = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "description": "a"}, "b": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ({"a": 1, "b": "x"}, True),
+        ({"a": 1}, True),
+        ({"b": "x"}, False),
+        ({"a": True}, False),
+        ({"a": 1.0}, False),
+        ({"a": "1"}, False),
+        ({"a": 1, "c": 1}, False),
+        ({}, False),
+    ],
+)
+def test_a_flat_schema_is_known_at_a_glance(value, fits):
+    flat = FlatSchema.of(FLAT)
+    assert flat is not None
+    assert flat.fits(value) is fits
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"minProperties": 1},
+        {"properties": {"a": {"type": "integer", "minimum": 0}}},
+        {"properties": {"a": {"type": ["integer", "null"]}}},
+        {"properties": {"a": {"enum": [1]}}},
+        {"properties": {"a": True}},
+        {"type": "array"},
+        {"anyOf": [{}]},
+    ],
+)
+def test_a_schema_that_says_more_is_not_flat(more):
+    assert FlatSchema.of({**FLAT, **more}) is None
 
 
 @given(VALUES, SCHEMAS)
