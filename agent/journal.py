@@ -216,11 +216,12 @@ class Journal:
         """Answer every call that was left without a result; whether there was any. Rule: CN-3."""
         if not self.durable:
             return False
-        healing = heal_records(self._records)
-        self._records = ()
+        records, self._records = self._records, ()
+        healing = heal_records(records) if records else []
         for append_id, record in healing:
             self.append(append_id, [record])
-        await self.settled()
+        if healing:
+            await self.settled()
         return bool(healing)
 
     def turn_ended(self, turn: TurnState) -> None:
@@ -238,6 +239,19 @@ class Journal:
     def lost(self) -> None:
         """What the log holds is not known any more: read it again before the next turn."""
         self._forget()
+
+
+async def _done(append: Future[Any]) -> None:
+    """Wait for an append, whatever comes of it.
+
+    A store answers in order, so whoever waits for the last of several is woken once for all. The
+    last one's error is seldom the first: an append that follows a lost one is refused for that.
+    """
+    if not append.done():
+        try:
+            await append
+        except Exception:  # noqa: BLE001 - looked at in order, see `settled`
+            pass
 
 
 def newest_turn(log: Log) -> tuple[str | None, list[Record]]:

@@ -23,6 +23,8 @@ from .errors import TOOL_ERROR_TYPES, ModelError, ToolError, ToolErrorType
 
 NO_OUTPUT: Final = "(no output)"
 
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 # Four bytes a character at most, so that a result always fits a store's max_message_bytes (16 MiB).
 MAX_RESULT_CHARACTERS: Final = 4_000_000
 
@@ -41,7 +43,7 @@ def result_text(value: object) -> str:
         text = ""
     else:
         try:
-            text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+            text = _COMPACT.encode(_plain(value))
         except Exception:
             text = _safe_repr(value)
     if len(text) > MAX_RESULT_CHARACTERS:
@@ -52,11 +54,7 @@ def result_text(value: object) -> str:
 
 def error_result(error_type: ToolErrorType, message: str) -> str:
     """An error as the text of a result."""
-    return json.dumps(
-        {"error": {"type": error_type, "message": message}},
-        ensure_ascii=False,
-        separators=(",", ":"),
-    )
+    return _COMPACT.encode({"error": {"type": error_type, "message": message}})
 
 
 def error_type_of(content: object) -> ToolErrorType | None:

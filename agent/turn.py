@@ -219,7 +219,7 @@ class TurnState:
 
     def _mark(self, mark: Mapping[str, object]) -> None:
         usage = mark.get("usage")
-        if isinstance(usage, dict | Mapping):
+        if isinstance(usage, Mapping):
             self.usage = self.usage.plus(usage)
         active = mark.get("active")
         if isinstance(active, str):

@@ -99,6 +99,8 @@ class TurnRunner:
             for name, member in team.items()
         }
         self._steps, self._rules = self._members[""]
+        self._is_team = len(self._members) > 1
+        self._delegates = any(steps.delegates for steps, _rules in self._members.values())
         self.turn: TurnState | None = None
         self.request: TurnRequest | None = None
         self.stoppable = False
@@ -151,7 +153,8 @@ class TurnRunner:
             if timer is not None:
                 timer.cancel()
         self._release()
-        await self._clear_children()
+        if self._delegates:
+            await self._clear_children()
         if isinstance(result, BaseException):
             raise result
         return result
@@ -162,9 +165,9 @@ class TurnRunner:
         The ids follow from the turn, so that a turn that was resumed clears those of all its lives.
         """
         turn, place = self.turn, self._place
-        steps = [steps for steps, _rules in self._members.values() if steps.delegates]
-        if turn is None or turn.ended is None or place is None or not steps:
+        if turn is None or turn.ended is None or place is None:
             return
+        steps = [steps for steps, _rules in self._members.values() if steps.delegates]
         by_name = {name: tool for one in steps for name, tool in one.tools.by_name.items()}
         await clear_children(turn, by_name, self._id, self._spec.name, place.host)
 
@@ -326,7 +329,8 @@ class TurnRunner:
     async def _go_on(self, turn: TurnState) -> Any:
         while True:
             self._look_for_stop()
-            self._give_to(turn.stepping)
+            if self._is_team:
+                self._give_to(turn.stepping)
             action = next_action(turn, self._rules)
             match action:
                 case CallModel():
@@ -348,7 +352,7 @@ class TurnRunner:
 
     async def _with_member(self, turn: TurnState) -> None:
         """A turn from the log: the member of the team whose step it is makes the next one."""
-        if len(self._members) > 1:
+        if self._is_team:
             turn.began = await self.journal.member_before(turn)
         self._give_to(turn.stepping)
 
