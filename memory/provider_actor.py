@@ -71,11 +71,11 @@ class StoreProviderActor(AsyncActor):
             return future
         if kind is History:
             failpoint("provider.history")
-            outstanding = self._outstanding.get(message.conversation_id)
-            if outstanding is None or outstanding.done():
+            last = self._outstanding.get(message.conversation_id)
+            if last is None or last.done():
                 return self._read(message)
             read: Future[Any] = Future()
-            outstanding.add_done_callback(lambda _: self._read_into(message, read))
+            last.add_done_callback(lambda _: self._read_into(message, read))
             return read
         if kind is Clear:
             return self._store.clear(message.conversation_id)
