@@ -174,21 +174,28 @@ def is_large(messages: object) -> bool:
 def _weight(item: object) -> int:
     if type(item) is NewRecord:
         item = item.message
-    if type(item) is Message:
-        content = item.content
-        if isinstance(content, str) and not item.tool_calls and not item.extra:
-            return len(content)
-        item = (content, item.extra, tuple(call.arguments for call in item.tool_calls))
-    return _size(item, 4)
+    if type(item) is not Message:
+        return _size(item, 4)
+    content = item.content
+    weight = len(content) if type(content) is str else _size(content, 3)
+    for call in item.tool_calls:
+        weight += _size(call.arguments, 3)
+    return weight + _size(item.extra, 3) if item.extra else weight
 
 
 def _size(value: object, depth: int) -> int:
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
+    kind = type(value)
+    if kind is str:
+        return len(value)  # type: ignore[arg-type]  # mypy does not narrow by `kind`
     if value is None or isinstance(value, (int, float)):
         return 8  # asking whether it is a Sequence would cost more than all the rest
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
     if depth and isinstance(value, dict):
-        return sum(_size(item, depth - 1) for item in value.values())
+        weight = 0
+        for item in value.values():
+            weight += _size(item, depth - 1)
+        return weight
     if isinstance(value, Sequence):
         if depth and len(value) < 1000:
             return sum(_size(item, depth - 1) for item in value)

@@ -207,6 +207,17 @@ class StoreHandle(ProcessBound):
              marks: bool = False) -> Future[Log]:
         """The log, lazily, fixed at its (epoch, cursor); with `marks` pure marks too (CS-23)."""
         port = self.port
+        engine = port.engine
+        if engine is not None and port.is_mine():
+            try:
+                if last is not None or after is not None:
+                    check_range(last, after)
+                return Future.of(LazyLog.of(engine, port.table, conversation_id, last, after,
+                                            marks))
+            except StoreUnavailable:
+                pass  # closed under our hands: wait for the next incarnation
+            except Exception as problem:
+                return Future.failed(problem)
 
         def work(engine: Engine) -> LazyLog:
             check_range(last, after)
