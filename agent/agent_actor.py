@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
 from ..actors import telemetry
 from ..actors.async_actor import AsyncActor
+from ..actors.async_runner import start_now
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.exits import KILLED, describe, is_orderly
 from ..actors.failpoint import failpoint
 from .delegation import Place, running_place
 from .tool_loop import running_turn
 from .turn_errors import Superseded
-from .turn_queue import Attend, TurnQueue, TurnRequest, Wake
+from .turn_queue import WAKE, Attend, TurnQueue, TurnRequest, Wake
 from .turn_runner import TurnRunner
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ class AgentActor(AsyncActor):
         self._runner = TurnRunner(spec, conversation_id, memory, queue, threads, place)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._crash: BaseException | None = None
 
     def on_start(self) -> None:
         failpoint("agent.start")
@@ -70,7 +71,8 @@ class AgentActor(AsyncActor):
                 )  # fmt: skip
         elif interrupted is None or interrupted.kind not in ("run", "resume", "recover"):
             self._queue.recover_first(TurnRequest("recover"))
-        self._work()
+        if self._queue.busy:
+            ref.tell(WAKE)  # to be served once it has started
 
     def on_receive(self, message: Any) -> Any:
         kind = message.__class__
@@ -100,20 +102,38 @@ class AgentActor(AsyncActor):
         }
 
     def _work(self) -> None:
-        if self._task is None and self._queue.busy:
-            assert self._loop is not None
-            self._task = self._loop.create_task(self._serve())
-            self._task.add_done_callback(self._served)
+        """Serve what waits, unless it is being served.
+
+        Whoever submits sends Wake afterwards, so what comes after the last look is not missed.
+        """
+        if self._task is not None or not self._queue.busy:
+            return
+        assert self._loop is not None
+        # In place up to where it first waits: to the model, as a rule.
+        task = start_now(self._loop, self._serve(), contextvars.copy_context())
+        if not task.done():
+            self._task = task
+            if not self.actor_ref.is_alive():
+                task.cancel()  # ended meanwhile by another thread, which found no task
 
     async def _serve(self) -> None:
+        try:
+            await self._serve_queue()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit must not end the loop
+            ref: Any = self.actor_ref
+            ref.exit(error)
+        finally:
+            self._task = None
+
+    async def _serve_queue(self) -> None:
         queue, runner = self._queue, self._runner
         running_turn.set(queue)
         running_place.set(self._place)
         while (request := queue.take()) is not None:
             try:
                 result = await runner.serve(request)
-            except asyncio.CancelledError:
-                raise  # the actor has ended
             except KeepwellError as error:
                 queue.done(request)
                 request.fail(error)
@@ -128,22 +148,9 @@ class AgentActor(AsyncActor):
                         "keepwell.agent.recovery_failed", conversation_id=queue.conversation_id,
                         turn_id=request.turn_id, error=error,
                     )  # fmt: skip
-            except BaseException as error:  # noqa: BLE001 - SystemExit must not end the loop
-                self._crash = error
-                return
             else:
                 queue.done(request)
                 request.complete(result)
-
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled():
-            return
-        if self._crash is not None:
-            ref: Any = self.actor_ref
-            ref.exit(self._crash)
-        else:
-            self._work()  # something may have come between the last look and now
 
     def _ended(self, reason: Any) -> None:
         if not is_orderly(reason):
