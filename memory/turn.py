@@ -116,9 +116,13 @@ def call_dict(call_id: str, name: str, arguments: object) -> dict[str, Any]:
 
 
 def turn_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """The turns as messages for a model call; calls without id go out as `call_<index>`. E3."""
+    """The turns as messages for a model call; calls without id go out as `call_<index>`. E3.
+
+    So do those with an empty id, which no provider takes.
+    """
     messages: list[Message] = []
     made: str | None = None  # the id given to the last action without one
+    emptied: list[str] = []  # the ids given to calls with an empty one that have no result yet
     for index, turn in enumerate(turns):
         content = turn.get("content")
         if content is not None and not isinstance(content, str):
@@ -126,8 +130,14 @@ def turn_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
         calls: list[ToolCall] = []
         for call in turn.get("tool_calls") or ():
             function = call["function"]
-            calls.append(ToolCall(call["id"], function["name"], _arguments(function["arguments"])))
+            sent = call["id"]
+            if sent == "":
+                sent = f"call_{index}" + (f"_{len(calls)}" if calls else "")
+                emptied.append(sent)
+            calls.append(ToolCall(sent, function["name"], _arguments(function["arguments"])))
         call_id = turn.get("tool_call_id")
+        if call_id == "":
+            call_id = emptied.pop(0) if emptied else f"call_{index}"
         if turn["role"] == "assistant":
             made = None
             if not calls and "ref" in turn:

@@ -192,8 +192,7 @@ class Wordy:
         return len(number[0]) if number else 2
 
 
-@settings(max_examples=300)
-@given(
+BRUTE = (
     TRANSCRIPTS,
     st.integers(0, 16),
     st.none() | st.just("sys"),
@@ -201,8 +200,9 @@ class Wordy:
     st.sampled_from([0, 0, 2, 5]),
     st.sampled_from([Unit(), Wordy()]),
 )
-def test_it_equals_brute_force(turns, budget, system, before, reserve, counter):
-    """F6…F10."""
+
+
+def equals_brute_force(turns, budget, system, before, reserve, counter):
     options = {"system": system, "elided_before": before, "reserve": reserve}
     want = brute(turns, budget, TurnCost(counter), **options)
     try:
@@ -216,8 +216,17 @@ def test_it_equals_brute_force(turns, budget, system, before, reserve, counter):
     assert (fit.shown, fit.tokens, fit.elided_count) == want
 
 
-@given(TRANSCRIPTS, st.integers(0, 16), st.sampled_from([0, 3]))
-def test_laws(turns, budget, before):
+@settings(max_examples=300)
+@given(*BRUTE)
+def test_it_equals_brute_force(turns, budget, system, before, reserve, counter):
+    """F6…F10."""
+    equals_brute_force(turns, budget, system, before, reserve, counter)
+
+
+LAWS = (TRANSCRIPTS, st.integers(0, 16), st.sampled_from([0, 3]))
+
+
+def holds_the_laws(turns, budget, before):
     """F9: never over, never silent, the question never dropped; F6: no group is parted."""
     try:
         fit = fit_context(turns, budget, Unit(), elided_before=before)
@@ -245,9 +254,16 @@ def test_laws(turns, budget, before):
                for i in range(fit.cut))  # fmt: skip
 
 
-@given(TRANSCRIPTS, st.integers(0, 16))
-def test_split_laws(turns, budget):
-    """F4, F5: a contiguous suffix that fits, and no result in it whose call was elided."""
+@given(*LAWS)
+def test_laws(turns, budget, before):
+    """F9: never over, never silent, the question never dropped; F6: no group is parted."""
+    holds_the_laws(turns, budget, before)
+
+
+SPLITS = (TRANSCRIPTS, st.integers(0, 16))
+
+
+def holds_the_laws_of_splits(turns, budget):
     elided, kept = split_to_budget(turns, budget, Unit())
     assert elided + kept == turns
     assert sum(map(TurnCost(Unit()), kept)) <= budget
@@ -261,6 +277,12 @@ def test_split_laws(turns, budget):
     if not any("tool_call_id" in t for t in turns):  # then only the budget cuts
         more = turns[len(elided) - 1 :] if elided else []
         assert not more or sum(map(TurnCost(Unit()), more)) > budget
+
+
+@given(*SPLITS)
+def test_split_laws(turns, budget):
+    """F4, F5: a contiguous suffix that fits, and no result in it whose call was elided."""
+    holds_the_laws_of_splits(turns, budget)
 
 
 # -- counting ---------------------------------------------------------------------------------

@@ -83,6 +83,19 @@ def test_calls_without_an_id_are_sent_under_their_place():
     )
 
 
+def test_calls_with_an_empty_id_are_sent_under_their_place_too():
+    """E3: no provider takes an empty id."""
+    entries = [done("a", call_id="", step=1), done("b", call_id="", step=1, output="second")]
+    turns = transcript_for(state(*entries), WHOLE, input="go")
+    assert [call["id"] for call in turns[1]["tool_calls"]] == ["", ""]
+    assert turn_messages(turns) == (
+        Message("user", "go"),
+        Message("assistant", None, [ToolCall("call_1", "a", {}), ToolCall("call_1_1", "b", {})]),
+        Message("tool", "ok", tool_call_id="call_1"),
+        Message("tool", "second", tool_call_id="call_1_1"),
+    )
+
+
 def test_calls_of_one_step_stand_together():
     """E4."""
     entries = [
