@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -132,19 +133,26 @@ def test_c3_c4_c5_killed_at_every_point(
 def random_kills(processes: Processes, tmp_path: Path, kills: int, seed: int) -> dict[str, int]:
     """Kill at random points and times until a session is through, and begin another."""
     chance = random.Random(seed)
-    figures = {"kills": 0, "sessions": 0, "turns": 0}
+    figures = {"kills": 0, "sessions": 0, "turns": 0, "points": 0}
+    reached: set[str] = set()
+    points = cycle(chance.sample(POINTS, len(POINTS)))
     style = "scan"
     acknowledged: set[int] = set()
     data_dir = tmp_path / "0"
     while figures["kills"] < kills:
-        if chance.random() < 0.5:
+        point = next(points) if chance.random() < 0.5 else ""
+        if not point:
             job: dict[str, Any] = {"kill_after": chance.uniform(0.005, 0.08)}
         else:
-            job = {"failpoints": f"{chance.choice(POINTS)}=kill@{chance.randint(1, 12)}"}
+            once = any(word in point for word in ("claim", "open", "start"))
+            job = {"failpoints": f"{point}=kill@{1 if once else chance.randint(1, MESSAGES)}"}
         status, seen = processes.run(data_dir, style=style, **job)
         acknowledged |= set(seen)
         assert status in (0, KILLED), status
         figures["kills"] += status == KILLED
+        if status == KILLED and point:
+            reached.add(point)
+            figures["points"] = len(reached)
         if status == 0:
             turns = check(data_dir, closed=True, acknowledged=acknowledged, style=style)
             figures["sessions"] += 1
@@ -167,7 +175,7 @@ def test_c4_killed_two_hundred_times(
     processes: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = random_kills(processes, tmp_path, 200, seed=2026)
-    assert figures["kills"] == 200
+    assert figures["kills"] == 200 and figures["points"] == len(POINTS)
     with capsys.disabled():
         sys.stdout.write(
             f"\n200 kills of {figures['sessions']} sessions, {figures['turns']} turns: each "
