@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from ..actors import Future, telemetry
@@ -140,8 +139,8 @@ def _call_records(entry: TraceEntry, turn_id: str) -> list[NewRecord]:
         answer = Message("tool", None, tool_call_id=call_id, content_ref=entry.output_ref)
     else:
         output = entry.output
-        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-        answer = Message("tool", text, tool_call_id=call_id)
+        # As the running turn shows it (E3), so that a context begins with the same bytes next time.
+        answer = Message("tool", as_user_text(output), tool_call_id=call_id)
     return [
         NewRecord(Message("assistant", None, [call]), turn_id),
         NewRecord(answer, turn_id),

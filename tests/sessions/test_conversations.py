@@ -80,6 +80,22 @@ async def test_e7_turn_2_knows_turn_1_also_after_a_crash(runtime: Runtime) -> No
     assert log[0].turn_id != log[4].turn_id
 
 
+async def test_e7_a_result_reads_the_same_in_its_turn_and_later(runtime: Runtime) -> None:
+    """A context that begins as the last one did is what providers cache."""
+    recorder = Recorder()
+
+    def look_up(text: str) -> dict[str, Any]:
+        return {"text": text, "found": [1, 2], "ö": None}
+
+    ask = flow.seq(flow.arr(lambda text: {"text": text}), flow.call(look_up), flow.arr(str))
+    handle = await runtime.open_session(talking(recorder, READING, ask), "s")
+    await handle.request("a")
+    await handle.request("b")
+    first, second = recorder.requests
+    assert first[2] == ("tool", '{"text":"a","found":[1,2],"ö":null}')
+    assert second[:3] == first[:3]
+
+
 async def test_e7_a_failed_turn_adds_nothing(runtime: Runtime) -> None:
     recorder = Recorder()
 
