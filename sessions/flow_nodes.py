@@ -15,6 +15,7 @@ from .errors import RaceFailed, SessionDefinitionError
 from .flow_run import FlowRun
 from .node import Node
 from .plain_call import call as call_plainly
+from .plain_call import check_takes
 
 
 class _Unset:
@@ -30,6 +31,11 @@ UNSET: Final = _Unset()
 def check_nodes(kind: str, nodes: Sequence[object]) -> tuple[Node, ...]:
     """The nodes of a combinator. Raises SessionDefinitionError for what is none."""
     for place, node in enumerate(nodes):
+        if isinstance(node, list | tuple):
+            raise SessionDefinitionError(
+                f"{kind}: argument {place} is a {type(node).__name__}: pass its nodes one by one, "
+                f"flow.{kind}(*nodes)"
+            )
         if not isinstance(node, Node):
             raise SessionDefinitionError(
                 f"{kind}: argument {place} is {shown(node)}, no flow node: wrap a function in "
@@ -253,6 +259,7 @@ class Arr(Node):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise SessionDefinitionError(f"arr takes a function, not {shown(function)}")
+        check_takes(function, "value")
         self._function = function
 
     async def run(self, value: Any, run: FlowRun) -> Any:  # noqa: ARG002

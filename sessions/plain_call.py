@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..memory.call_threads import CallThreads
+from .errors import SessionDefinitionError
 
 step_threads: Final = CallThreads()
 """The threads of blocking steps and tools: they grow on demand and are never joined at exit."""
@@ -25,6 +26,19 @@ def target_of(function: object) -> object:
 def is_async(function: object) -> bool:
     """Whether calling it gives a coroutine."""
     return inspect.iscoroutinefunction(target_of(function))
+
+
+def check_takes(function: Callable[..., Any], *arguments: str) -> None:
+    """Raise SessionDefinitionError unless a function can be called with these, by position."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as problem:
+        raise SessionDefinitionError(
+            f"{getattr(function, '__name__', function)!r} is called with "
+            f"({', '.join(arguments)}): {problem}"
+        ) from None
+    except ValueError:
+        return  # a builtin that does not tell
 
 
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

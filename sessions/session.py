@@ -14,7 +14,7 @@ from .errors import PayloadInvalid, PayloadTooLarge, SessionDefinitionError, Ses
 from .finding import Finding
 from .node import Node
 from .payload_type import Check, payload_check
-from .plain_call import is_async, target_of
+from .plain_call import check_takes, is_async, target_of
 from .validation import validate_body
 
 Style = Literal["scan", "loop", "coroutine"]
@@ -228,15 +228,7 @@ def _channel(value: object, where: str) -> Channel[Any]:
 def _check_step(function: Callable[..., Any]) -> None:
     """Refuse what cannot be called with a message and a carrier."""
     _refuse_generators(function)
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError as problem:
-        raise SessionDefinitionError(
-            f"{getattr(function, '__name__', function)!r} is called with (message, carrier): "
-            f"{problem}"
-        ) from None
-    except ValueError:
-        return  # a builtin that does not tell
+    check_takes(function, "message", "carrier")
 
 
 def _refuse_generators(function: object) -> None:

@@ -40,6 +40,9 @@ def validate(
     """
     if not isinstance(node, Node):
         return [Finding("SESSION_LOOP_BAD_FIELDS", "$", f"{shown(node)} is no flow node")]
+    if target not in ("session", "flow"):
+        text = f'target is "session" or "flow", not {shown(target)}'
+        return [Finding("SESSION_LOOP_BAD_FIELDS", "$", text)]
     checker = _Checker(in_channel, tuple(out_channels))
     if target == "flow":
         checker.walk(node, "$", _Place("flow", in_loop=False))

@@ -604,6 +604,28 @@ def test_d12_a_session_is_refused_with_all_blocking_findings_at_once() -> None:
     assert isinstance(finding, Finding) and finding.path == "$[0]" and finding.message
 
 
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: flow.arr(lambda a, b: a), r"is called with \(value\): missing a required argument"),
+    (lambda: flow.arr(lambda: 1), r"is called with \(value\): too many"),
+    (lambda: flow.seq([ID, R]), r"pass its nodes one by one, flow.seq\(\*nodes\)"),
+    (lambda: flow.par((ID, ID)), r"flow.par\(\*nodes\)"),
+])  # fmt: skip
+def test_d12_what_could_never_run_is_refused_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(SessionDefinitionError, match=said):
+        make()
+
+
+def test_d12_a_target_that_does_not_exist_is_a_finding() -> None:
+    target: Any = "sessions"
+    (finding,) = flow.validate(ID, target)
+    assert finding.severity == "error" and "'sessions'" in finding.message
+
+
+def test_arr_takes_whatever_can_be_called_with_a_value() -> None:
+    for function in (str, dict, len, print, lambda v, w=1: v, lambda *a: a):
+        flow.arr(function)
+
+
 def test_d12_channels_are_those_of_the_session() -> None:
     body = flow.seq(flow.recv("questions"), flow.emit("answers"), flow.emit("log"))
     made = loop(body, in_channel="questions", out_channel="answers", extra_channels=["log"])
