@@ -14,8 +14,9 @@ from ..actors.errors import InvalidValue
 from ..stores.errors import shown
 from ..stores.memory_session_store import MemorySessionStore
 from ..stores.plain import Plain, copy_plain
+from ..stores.session_contract import SessionStore
 from ..stores.session_event import InboxMessage, SessionEvent
-from ..stores.session_store import RowsSessionStore, SessionStore
+from ..stores.session_store import RowsSessionStore
 from .errors import MaxTurnsExceeded, SessionFailed, error_text
 from .flow_services import FlowServices, LocalConversation, default_services
 from .session import Session

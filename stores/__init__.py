@@ -31,8 +31,8 @@ from .memory_table import MemoryTable
 from .message import Message, ToolCall
 from .plain import NotPlain, value_fingerprint
 from .record import Appended, ConversationInfo, Log, NewRecord, Record, Tail
+from .session_contract import SessionJournal, SessionStore
 from .session_state import HEAD, SessionState
-from .session_store import SessionJournal, SessionStore
 from .simple_store import SimpleStore
 from .store import Store
 from .store_handle import StoreHandle

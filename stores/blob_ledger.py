@@ -84,6 +84,15 @@ def release(rows: Rows, holder: bytes) -> None:
         rows.delete(name)
 
 
+def drop(rows: Rows, place: bytes) -> None:
+    """Delete a row, and what its place holds."""
+    """Remove a row and let go of the blobs that it mentions; nearly always there are none."""
+    value = rows.get(place)
+    if value is not None and b"$blob" in value:
+        release(rows, short_hash(place))
+    rows.delete(place)
+
+
 def hold_for_records(
     rows: Rows, tenant: str, refs: tuple[str, ...], conversation_id: str, epoch: int
 ) -> None:

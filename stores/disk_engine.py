@@ -36,6 +36,7 @@ from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
 from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore
 from .ledger import Cleared, Plan, Written
+from .listing import page
 from .open_turns import index_open_turns, open_ids
 from .pending import Pending, pack_batch, unpack_batch
 from .record import ConversationInfo, Record
@@ -46,7 +47,6 @@ from .row import (
     IdEntry,
     head_of,
     header_of,
-    info_of_head,
     record_of,
 )
 from .session_request import LmdbRows, Operation
@@ -483,26 +483,7 @@ class DiskEngine(Engine):
         return seqs
 
     def _page(self, prefix: bytes, after: bytes | None, limit: int) -> list[ConversationInfo]:
-        if self.environment.readonly:
-            self._refresh()
-        # First what waits in memory, then the table: what is moved in between is seen twice, not
-        # never.
-        with self._lock:
-            fresh = {key: conversation.info()
-                     for key, conversation in self.pending.conversations.items()
-                     if key.startswith(prefix) and (after is None or key > after)}
-        stored: dict[bytes, ConversationInfo] = {}
-        start = prefix if after is None or after < prefix else after
-        with self.environment.read() as txn, txn.cursor(db=self.tables.heads) as cursor:
-            if cursor.set_range(start) if start else cursor.first():
-                for key, value in cursor:
-                    if not key.startswith(prefix) or len(stored) >= limit:
-                        break
-                    if key == after or key in fresh:
-                        continue
-                    stored[key] = info_of_head(head_of(value, self.path))
-        merged = {**stored, **{key: info for key, info in fresh.items() if info.exists}}
-        return [merged[key] for key in sorted(merged)[:limit]]
+        return page(self, prefix, after, limit)
 
     def _open_turns(self, after: bytes | None, limit: int) -> list[str]:
         return open_ids(self, after, limit)

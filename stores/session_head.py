@@ -11,7 +11,8 @@ from operator import attrgetter
 
 from .conversation_id import conversation_key
 from .errors import DamagedStore
-from .session_rows import HEAD_ROW, Rows, pack, unpack
+from .session_errors import SessionFenced
+from .session_rows import HEAD_ROW, NUMBERS, Rows, pack, unpack
 from .session_state import (
     DEDUPE_WINDOW,
     DEFAULT_TENANT,
@@ -97,3 +98,19 @@ def decode_head(value: bytes) -> Head:
 def write_head(rows: Rows, head: Head) -> None:
     """Store the head."""
     rows.put(head_key(head.session_id), pack(_fields_of(head)))
+
+
+def create_head(rows: Rows, session_id: str, birth: str) -> Head:
+    """The head of a new session; not stored yet."""
+    known = rows.get(NUMBERS)
+    number = (unpack(known) if known is not None else 0) + 1
+    rows.put(NUMBERS, pack(number))
+    return Head(session_id, number, birth)
+
+
+def owned_head(rows: Rows, session_id: str, epoch: int) -> Head:
+    """The head of a session whose owner has this epoch. Raises SessionFenced (C7)."""
+    head = read_head(rows, session_id)
+    if head is None or head.epoch != epoch:
+        raise SessionFenced(session_id, epoch, head.epoch if head is not None else 0)
+    return head

@@ -1,8 +1,8 @@
 """Rows of session and blob tables: keys, values, and the table that they live in.
 
-Both stores run the same operations (`session_ledger`, `blob_ledger`) over `Rows`, so they cannot
-differ in what they accept: the memory store over sorted lists, the disk store over an LMDB
-transaction. A key begins with the kind of the row; rows of one session lie side by side.
+Both stores run the same operations (`session_ledger`, `session_inbox`, `blob_ledger`) over `Rows`,
+so they cannot differ in what they accept: the memory store over sorted lists, the disk store over
+an LMDB transaction. A key begins with the kind of the row; rows of one session lie side by side.
 """
 
 from __future__ import annotations

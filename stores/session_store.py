@@ -1,32 +1,24 @@
-"""The protocols of session stores, and what all of keepwell's own have in common (C1…C17).
-
-A session store keeps revisions of a carrier under cursors, with compare-and-swap. A journal keeps
-what a live session needs beside them: accepted messages, events, dead letters, the epoch of the
-owner. A store written elsewhere may have async methods instead of ones that return Futures, and
-may lack the journal: then a session is as durable as its carrier.
-"""
+"""What all of keepwell's own session stores have in common (C1…C17), see `session_contract`."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from ..actors.derived import then
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
-from . import blob_ledger, session_ledger, session_reads
-from .blob_store import MIN_AGE, Collected, check_tenant, parse_ref
+from . import session_inbox, session_ledger, session_reads
 from .conversation_id import conversation_key
 from .errors import shown
 from .plain import Plain, canonical_json, copy_plain
+from .rows_blob_store import RowsBlobStore, guarded
+from .session_contract import Cursor, Stream
 from .session_event import DeadLetter, InboxMessage, SessionEvent
-from .session_rows import Rows, short_hash
+from .session_rows import Rows
 from .session_state import (
     HEAD,
     RETAIN_REVISIONS,
@@ -34,7 +26,6 @@ from .session_state import (
     Admission,
     Claim,
     HeadCursor,
-    LogRecords,
     SessionInfo,
     SessionSettings,
     SessionState,
@@ -43,80 +34,12 @@ from .session_state import (
 )
 
 T = TypeVar("T")
-Cursor = int | HeadCursor
-Stream = Literal["inbox", "events", "dead_letters"]
 
 MAX_KEY = 256
 """Most characters of an idempotency key (B11)."""
 
 
-@runtime_checkable
-class SessionStore(Protocol):
-    """Revisions of sessions. All methods return Futures; a foreign store's may be coroutines.
-
-    A cursor is an int: 0 is the empty session, commits of a session return 1, 2, 3… Rules: C8…C13.
-    """
-
-    def load(self, session_id: str, cursor: Cursor = HEAD) -> Any:
-        """The SessionState at a cursor: carrier and counters. Raises CursorNotFound."""
-        ...
-
-    def commit(
-        self,
-        session_id: str,
-        base: int,
-        state: SessionState,
-        fingerprint: str | None,
-        *,
-        writes: TurnWrites | None = None,
-    ) -> Any:
-        """Commit a state on the head `base`, with all of `writes` or not at all; the new cursor.
-
-        Equal base and fingerprint (`value_fingerprint` of the carrier) as a retained revision's:
-        that one's cursor, and nothing is written. Raises SessionCursorConflict, SessionFenced,
-        FingerprintMismatch, BlobNotFound, NotPlain.
-        """
-        ...
-
-    def load_value(self, session_id: str, cursor: Cursor = HEAD) -> Any:
-        """The carrier at a cursor."""
-        ...
-
-    def commit_value(
-        self, session_id: str, base: int, value: Plain, fingerprint: str | None = None
-    ) -> Any:
-        """Commit a carrier alone; the counters stay. The new cursor."""
-        ...
-
-    def put_blob(self, tenant: str, value: Plain) -> Any:
-        """Store plain data as a blob of its canonical JSON; the ref."""
-        ...
-
-    def get_blob(self, tenant: str, ref: str) -> Any:
-        """The plain data of a blob put by `put_blob`."""
-        ...
-
-
-@runtime_checkable
-class SessionJournal(Protocol):
-    """What lies beside the revisions of a session, in the same transactions."""
-
-    def claim(self, session_id: str) -> Any:
-        """Become the owner: Claim(epoch, cursor). Commits under older epochs are fenced (C7)."""
-        ...
-
-    def accept(
-        self, session_id: str, channel: str, payload: Plain, *, key: str | None = None
-    ) -> Any:
-        """Accept a message durably: Ack."""
-        ...
-
-    def read(self, session_id: str, stream: Stream, *, after: int = 0, limit: int = 100) -> Any:
-        """Items of a stream behind `after` (order, position or id), the oldest first."""
-        ...
-
-
-class RowsSessionStore(ABC):
+class RowsSessionStore(RowsBlobStore):
     """A session store, journal and blob store over rows; subclasses say where the rows are.
 
     `empty_value`: the carrier of cursor 0. `retain_revisions`: how many revisions stay (>= 1).
@@ -136,25 +59,7 @@ class RowsSessionStore(ABC):
             )
         self._empty = copy_plain(empty_value)
         self._retain = retain_revisions
-        self._wall = wall
-
-    @abstractmethod
-    def _write(
-        self,
-        work: Callable[[Rows], T],
-        *,
-        log: LogRecords | None = None,
-        recover: Callable[[Rows], T | None] | None = None,
-    ) -> Future[T]:
-        """Run `work` in a write transaction and commit; durable when the future is done.
-
-        `log` is appended to its conversation with it, if `work` succeeds. `recover`: what an
-        earlier run of the same work has answered, asked if it is run again after a crash.
-        """
-
-    @abstractmethod
-    def _read(self, work: Callable[[Rows], T]) -> Future[T]:
-        """Run `work` in a read transaction."""
+        super().__init__(wall)
 
     # -- revisions -----------------------------------------------------------------------------
 
@@ -168,7 +73,7 @@ class RowsSessionStore(ABC):
             empty = copy_plain(self._empty)
             return self._read(lambda rows: session_reads.load(rows, session_id, cursor, empty))
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def commit(
         self,
@@ -186,7 +91,7 @@ class RowsSessionStore(ABC):
                 raise InvalidValue(f"state must be a SessionState, not {shown(state)}")
             return self._commit(session_id, base, state, fingerprint, writes, keep_counters=False)
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def load_value(self, session_id: str, cursor: Cursor = HEAD) -> Future[Plain]:
         """See SessionStore."""
@@ -201,7 +106,7 @@ class RowsSessionStore(ABC):
             state = SessionState(copy_plain(value))
             return self._commit(session_id, base, state, fingerprint, None, keep_counters=True)
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def _commit(
         self, session_id: str, base: int, state: SessionState, fingerprint: str | None,
@@ -235,7 +140,7 @@ class RowsSessionStore(ABC):
                 lambda rows: session_ledger.claim(rows, session_id, settings, birth)
             )
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def accept(
         self,
@@ -257,13 +162,13 @@ class RowsSessionStore(ABC):
             encoded = canonical_json(plain)
             rule, birth, token = admission or Admission(), _birth(), secrets.token_bytes(8)
             return self._write(
-                lambda rows: session_ledger.accept(
+                lambda rows: session_inbox.accept(
                     rows, session_id, channel, plain, encoded, key, rule, birth, token
                 ),
-                recover=lambda rows: session_ledger.find_accepted(rows, session_id, token),
+                recover=lambda rows: session_inbox.find_accepted(rows, session_id, token),
             )
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def read(
         self, session_id: str, stream: Stream, *, after: int = 0, limit: int = 100
@@ -281,7 +186,7 @@ class RowsSessionStore(ABC):
                 raise InvalidValue(f"limit must be an int of 1 or more, not {shown(limit)}")
             return self._read(lambda rows: work(rows, session_id, after, limit))
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     # -- what a live session needs beside the protocols ------------------------------------------
 
@@ -296,7 +201,7 @@ class RowsSessionStore(ABC):
     def deliver(self, session_id: str, epoch: int, order: int, deliveries: int) -> Future[None]:
         """Note that a message is taken up again (B18). Raises SessionFenced."""
         return self._write(
-            lambda rows: session_ledger.deliver(rows, session_id, epoch, order, deliveries)
+            lambda rows: session_inbox.deliver(rows, session_id, epoch, order, deliveries)
         )
 
     def seal(self, session_id: str, reason: str | None) -> Future[SessionInfo]:
@@ -330,11 +235,11 @@ class RowsSessionStore(ABC):
             _check_count(letter, "a dead letter's id")
             token = secrets.token_bytes(8)
             return self._write(
-                lambda rows: session_ledger.retry(rows, session_id, letter, admission, token),
-                recover=lambda rows: session_ledger.find_accepted(rows, session_id, token),
+                lambda rows: session_inbox.retry(rows, session_id, letter, admission, token),
+                recover=lambda rows: session_inbox.find_accepted(rows, session_id, token),
             )
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     def consume(self, session_id: str, consumer: str, position: int | None = None) -> Future[int]:
         """Begin or move a named consumer; its durable position (B7)."""
@@ -367,7 +272,7 @@ class RowsSessionStore(ABC):
             _check_session_id(session_id)
             return self._write(lambda rows: session_ledger.delete(rows, session_id))
 
-        return _guarded(prepare)
+        return guarded(prepare)
 
     # -- summaries of conversations --------------------------------------------------------------
 
@@ -400,123 +305,7 @@ class RowsSessionStore(ABC):
             _check_session_id(session_id)
             return self._read(lambda rows: work(rows, session_id))
 
-        return _guarded(prepare)
-
-    # -- blobs ---------------------------------------------------------------------------------
-
-    def put_blob(self, tenant: str, value: Plain) -> Future[str]:
-        """See SessionStore. The ref's hash is `value_fingerprint(value)` (C13)."""
-        return _guarded(lambda: self.put(tenant, canonical_json(copy_plain(value))))
-
-    def get_blob(self, tenant: str, ref: str) -> Future[Plain]:
-        """See SessionStore."""
-        return then(self.get(tenant, ref), json.loads)
-
-    def put(self, tenant: str, data: bytes) -> Future[str]:
-        """See BlobStore."""
-
-        def prepare() -> Future[str]:
-            check_tenant(tenant)
-            if not isinstance(data, bytes | bytearray | memoryview):
-                raise InvalidValue(f"a blob is bytes, not {shown(data)}: use put_blob for values")
-            kept = bytes(data)
-            digest, now = sha256(kept).digest(), self._wall()
-            return self._write(lambda rows: blob_ledger.put(rows, tenant, kept, digest, now))
-
-        return _guarded(prepare)
-
-    def get(self, tenant: str, ref: str) -> Future[bytes]:
-        """See BlobStore."""
-
-        def prepare() -> Future[bytes]:
-            parse_ref(check_tenant(tenant), ref)
-            return self._read(lambda rows: blob_ledger.get(rows, tenant, ref))
-
-        return _guarded(prepare)
-
-    def hold(self, tenant: str, ref: str, holder: str) -> Future[None]:
-        """See BlobStore."""
-
-        def prepare() -> Future[None]:
-            parse_ref(check_tenant(tenant), ref)
-            name = _holder(holder)
-            return self._write(lambda rows: blob_ledger.hold(rows, tenant, ref, name))
-
-        return _guarded(prepare)
-
-    def release(self, holder: str) -> Future[None]:
-        """See BlobStore."""
-
-        def prepare() -> Future[None]:
-            name = _holder(holder)
-            return self._write(lambda rows: blob_ledger.release(rows, name))
-
-        return _guarded(prepare)
-
-    def collect(self, min_age: float = MIN_AGE) -> Future[Collected]:
-        """See BlobStore. Goes in steps, so that other writers need not wait for all of it."""
-        if type(min_age) not in (int, float) or min_age < 0:
-            return Future.failed(
-                InvalidValue(f"min_age must be seconds, 0 or more, not {shown(min_age)}")
-            )
-        before = self._wall() - min_age
-        result: Future[Collected] = Future()
-
-        def begin(held: Future[list[tuple[str, int]]]) -> None:
-            error = held.error()
-            if error is not None:
-                result.fail(error)
-                return
-            cleared = [one for one in held.get() if not self._holds(*one)]
-            if cleared:
-                done = self._write(partial(blob_ledger.release_records, cleared=cleared))
-                done.add_done_callback(begin_collecting)
-            else:
-                self._collect(b"", before, Collected(0, 0), result)
-
-        def begin_collecting(done: Future[None]) -> None:
-            error = done.error()
-            if error is not None:
-                result.fail(error)
-            else:
-                self._collect(b"", before, Collected(0, 0), result)
-
-        self._read(blob_ledger.record_holds).add_done_callback(begin)
-        return result
-
-    def _holds(self, conversation_id: str, epoch: int) -> bool:
-        """Whether records of this epoch of a conversation may still be there; if unknown, True."""
-        return True
-
-    def _collect(
-        self, after: bytes | None, before: float, total: Collected, result: Future[Collected]
-    ) -> None:
-        """Go on step by step; a loop where steps are done at once, else from one to the next."""
-        while after is not None:
-            step = self._write(partial(blob_ledger.collect, after=after, born_before=before))
-            if not step.done():
-                step.add_done_callback(
-                    partial(self._collected, before=before, total=total, result=result)
-                )
-                return
-            error = step.error()
-            if error is not None:
-                result.fail(error)
-                return
-            removed, after = step.get()
-            total = Collected(total.blobs + removed.blobs, total.bytes + removed.bytes)
-        result.complete(total)
-
-    def _collected(
-        self, done: Future[Any], before: float, total: Collected, result: Future[Collected]
-    ) -> None:
-        error = done.error()
-        if error is not None:
-            result.fail(error)
-            return
-        removed, after = done.get()
-        total = Collected(total.blobs + removed.blobs, total.bytes + removed.bytes)
-        self._collect(after, before, total, result)
+        return guarded(prepare)
 
 
 def check_key(key: object) -> None:
@@ -537,18 +326,5 @@ def _check_count(value: object, name: str) -> None:
         raise InvalidValue(f"{name} must be an int of 0 or more, not {shown(value)}")
 
 
-def _holder(holder: object) -> bytes:
-    if not isinstance(holder, str) or not holder:
-        raise InvalidValue(f"a holder is a non-empty str, not {shown(holder)}")
-    return short_hash(b"user", holder.encode("utf-8", "surrogatepass"))
-
-
 def _birth() -> str:
     return secrets.token_hex(6)
-
-
-def _guarded(prepare: Callable[[], Future[T]]) -> Future[T]:
-    try:
-        return prepare()
-    except Exception as error:  # noqa: BLE001 - refusals come through the future
-        return Future.failed(error)

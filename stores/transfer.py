@@ -210,7 +210,7 @@ class _Import:
             self.flush()
         elif "conversation" in item:
             self.flush()
-            self._begin(number, item)
+            self._begin(number, item["conversation"], item.get("epoch", 0))
         elif self._id is None:
             raise InvalidExport(number, "a record stands before its conversation")
         elif "append" in item and "seq" not in item:
@@ -218,17 +218,16 @@ class _Import:
         else:
             self._record(number, item)
 
-    def _begin(self, number: int, item: dict[str, Any]) -> None:
-        epoch = item.get("epoch", 0)
+    def _begin(self, number: int, conversation_id: str, epoch: object) -> None:
         if type(epoch) is not int or epoch < 0:
             raise InvalidExport(number, f"an epoch is an int of 0 or more, not {shown(epoch)}")
-        self._id, self._cursor = item["conversation"], 0
-        self.conversations += 1
-        (refused,) = self._engine.commit([Clear(self._id, to=epoch)])
+        (refused,) = self._engine.commit([Clear(conversation_id, to=epoch)])
         if isinstance(refused, CursorConflict):  # it has records: stored by an earlier run?
-            present = self._engine.info(self._id).epoch
+            present = self._engine.info(conversation_id).epoch
             if present != epoch:
-                raise StaleEpoch(self._id, epoch, present)
+                raise StaleEpoch(conversation_id, epoch, present)
+        self._id, self._cursor = conversation_id, 0
+        self.conversations += 1
 
     def _record(self, number: int, item: dict[str, Any]) -> None:
         part, counter, micros = _part(number, item)

@@ -16,6 +16,7 @@ from keepwell.stores.conversation_id import conversation_key
 from keepwell.stores.disk_session_store import DiskSessionStore
 from keepwell.stores.memory_session_store import MemorySessionStore
 from keepwell.stores.plain import canonical_json, copy_plain
+from keepwell.stores.session_contract import SessionJournal, SessionStore
 from keepwell.stores.session_errors import (
     BlobNotFound,
     CursorNotFound,
@@ -24,7 +25,6 @@ from keepwell.stores.session_errors import (
 )
 from keepwell.stores.session_rows import BLOB_DATA, Rows
 from keepwell.stores.session_state import HEAD, SessionState
-from keepwell.stores.session_store import SessionJournal, SessionStore
 from keepwell.testing.session_store_contract import OwnSessionStoreContract, SessionStoreContract
 
 
