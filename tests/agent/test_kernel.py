@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +29,11 @@ from keepwell.agent.tool_result import error_type_of
 from keepwell.agent.turn_errors import LimitReached
 from keepwell.runtime import Runtime
 from keepwell.stores.conversation_id import TEMPORARY_PREFIX
+from keepwell.stores.disk_engine import DiskEngine
 from keepwell.stores.errors import AppendConflict
 from keepwell.stores.message import Message, ToolCall
+from keepwell.stores.request import Append, Clear
+from keepwell.stores.verify import verify
 
 
 @tool
@@ -224,6 +232,69 @@ async def test_kf_8_a_temporary_conversation_is_cleared_however_it_ends(
         await kernel_done(runtime, ids[0])
     assert ids[0].startswith(TEMPORARY_PREFIX)
     assert await runtime.store.get(ids[0]) == ()
+
+
+KILLED = """
+import asyncio, sys
+from keepwell.actors.failpoint import kill_process
+from keepwell.agent.function_model import FunctionModel
+from keepwell.agent.kernel import Kernel
+from keepwell.agent.memory_filter import memory_filter
+from keepwell.runtime import Runtime
+from keepwell.stores import NoCounter
+from keepwell.stores.message import ToolCall
+
+async def main():
+    async with Runtime(sys.argv[1], counter=NoCounter()) as runtime:
+        there = asyncio.Event()
+
+        async def reply(request):
+            if len(request.messages) < 3:
+                return ToolCall("c1", "nothing", {})
+            log = await runtime.store.get(request.conversation_id)
+            assert len(log) == 3, log  # input, call and result are on disk
+            print(request.conversation_id, flush=True)
+            if there.is_set():
+                kill_process()
+            there.set()
+            await asyncio.Event().wait()
+
+        kernel = Kernel(FunctionModel(reply), filters=[memory_filter(runtime.store)])
+        running = asyncio.ensure_future(kernel.invoke("q"))
+        await there.wait()
+        await kernel.invoke("q", conversation_id="given")
+
+asyncio.run(main())
+"""
+
+
+def test_kf_8_after_a_kill_temporary_conversations_go_at_the_next_open(tmp_path: Path) -> None:
+    """Those of ended processes only: a store that crashes beside its kernels keeps theirs."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, timeout=50,
+        check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    temporary, given = killed.stdout.decode().split()
+    assert (temporary.startswith(TEMPORARY_PREFIX), given) == (True, "given")
+    untouched = DiskEngine(tmp_path, readonly=True)
+    assert len(untouched.get(temporary)) == 3  # so it was there
+    untouched.close()
+
+    for _ in range(2):
+        engine = DiskEngine(tmp_path)
+        assert [info.conversation_id for info in engine.conversations()] == ["given"]
+        assert engine.get(temporary) == ()
+        assert len(engine.get("given")) == 3
+        engine.settle()
+        assert verify(engine).conversations == 1  # nothing is left of it, its epoch neither
+        # Opened again in one process, as after a crash of the store: what runs here is kept.
+        engine.commit([Append(f"{TEMPORARY_PREFIX}mine", [{"role": "user", "content": "x"}])])
+        engine.close()
+        engine = DiskEngine(tmp_path)
+        assert len(engine.get(f"{TEMPORARY_PREFIX}mine")) == 1
+        engine.commit([Clear(f"{TEMPORARY_PREFIX}mine")])
+        engine.close()
 
 
 async def kernel_done(runtime: Runtime, conversation_id: str) -> None:
