@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,34 +96,61 @@ def test_nothing_acknowledged_is_lost_doubled_or_left_open(tmp_path: Path) -> No
 
 
 POINTS = [
-    "turn.question", "turn.append@2", "turn.append@3", "turn.append@4", "turn.append@5",
-    "turn.reply", "turn.before_tools", "in_tool", "turn.result", "turn.result@2", "in_model@2",
-    "turn.before_answer", "store.acknowledge@2",
+    ("turn.question", 1),
+    ("turn.append", 1), ("turn.append", 2), ("turn.append", 3), ("turn.append", 4),
+    ("turn.append", 5),
+    ("turn.reply", 1), ("turn.reply", 2),
+    ("turn.settled", 1), ("turn.settled", 2),
+    ("turn.before_tools", 1),
+    ("turn.result", 1), ("turn.result", 2),
+    ("turn.before_answer", 1),
+    ("provider.append", 2), ("provider.history", 1),
+    ("in_model", 1), ("in_model", 2), ("in_tool", 1), ("in_tool", 2),
+    ("store.commit.begin", 2), ("store.commit.planned", 2), ("store.commit.before_flush", 2),
+    ("store.commit.after_flush", 2), ("store.publish", 2), ("store.commit.published", 2),
+    ("store.acknowledge", 1), ("store.acknowledge", 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_turn_killed_with_its_process_at_any_point_ends_once(point: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "once"])
+def test_a_turn_killed_with_its_process_at_any_point_ends_once(
+    idempotent: bool, tmp_path: Path, record_property: Any
+) -> None:
     """The crash matrix's last row: {process} x {step boundaries, inside model, tool and append}."""
-    child = Path(__file__).with_name("kill_point_child.py")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    name, _, number = point.partition("@")
-    environment = {**os.environ, "PYTHONPATH": path}
-    killed = subprocess.run(
-        [sys.executable, str(child), str(tmp_path)], capture_output=True, timeout=50, check=False,
-        env={**environment, "KEEPWELL_FAILPOINTS": f"{name}=kill@{number or 1}"},
+    child = Path(__file__).with_name("kill_point_child.py")
+    cases = json.dumps([(point, hit, idempotent) for point, hit in POINTS])
+    done = subprocess.run(
+        [sys.executable, str(child), str(tmp_path), cases], capture_output=True, timeout=55,
+        check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
-    resumed = subprocess.run(
-        [sys.executable, str(child), str(tmp_path)], capture_output=True, timeout=50, check=False,
-        env=environment,
-    )  # fmt: skip
-    assert resumed.returncode == 0, resumed.stderr.decode()[-2000:]
-    outcome = json.loads(resumed.stdout)
-    assert outcome["text"] == "done"
-    assert outcome["seqs"] == list(range(1, len(outcome["seqs"]) + 1))
-    assert outcome["roles"] == ["assistant", "assistant", "tool", "tool", "user"]
-    assert outcome["ended"] == 1
-    assert outcome["results"]["x"] in (None, "interrupted")
-    assert outcome["results"]["y"] is None
-    assert outcome["ran"].count("x") <= 1
+    lines = done.stdout.decode().splitlines()
+    assert len(lines) == len(POINTS), done.stderr.decode()[-2000:]
+    counts: Counter[str] = Counter()
+    for (point, hit), line in zip(POINTS, lines, strict=True):
+        outcome, where = json.loads(line), f"{point} {hit}"
+        assert outcome["first"] == -signal.SIGKILL, f"{where}: never reached"
+        assert outcome["second"] == 0, (where, done.stderr.decode()[-2000:])
+        assert (outcome["text"], outcome["again"]) == ("done", True), where
+        assert outcome["seqs"] == list(range(1, len(outcome["seqs"]) + 1)), where
+        assert outcome["roles"] == ["user", "assistant", "tool", "tool", "assistant"], where
+        assert outcome["ended"] == 1, where
+        kinds = outcome["results"]
+        assert set(kinds) == {"x", "y"}, where
+        ran = Counter(outcome["ran"])
+        if idempotent:
+            assert set(kinds.values()) == {None}, where
+            assert min(ran.values()) >= 1 and len(ran) == 2, where
+        else:
+            assert set(kinds.values()) <= {None, "interrupted"}, where
+            assert max(ran.values(), default=0) <= 1, where
+            assert all(kind is not None or ran[call] == 1 for call, kind in kinds.items()), where
+        counts["killed"] += 1
+        counts["calls run again"] += sum(n - 1 for n in ran.values())
+        counts["calls interrupted"] += list(kinds.values()).count("interrupted")
+    record_property(
+        "counts",
+        f"crash matrix: process x {'idempotent' if idempotent else 'once'}: "
+        + ", ".join(f"{n} {what}" for what, n in counts.items())
+        + f", {len(lines)} turns ended once",
+    )
