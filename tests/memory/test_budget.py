@@ -110,6 +110,18 @@ def test_the_table_is_whole():
     assert len(ROWS) == 28
 
 
+def test_the_guides_table_is_true():
+    """F8: what docs/context.md shows of each log at each budget."""
+    page = Path(__file__).parents[2] / "docs" / "context.md"
+    table = page.read_text(encoding="utf-8").split("each costs one token")[1].split("```")[0]
+    head, *rows = [re.split(r" {2,}", line) for line in table.strip().splitlines()]
+    budgets = [int(column.removeprefix("budget ")) for column in head[1:]]
+    assert len(rows) == len(budgets) == 3
+    for log, *cells in rows:
+        for budget, cell in zip(budgets, cells, strict=True):
+            assert show(fit_context(turns_of(log), budget, Unit()).shown) == cell
+
+
 # -- brute force ------------------------------------------------------------------------------
 
 
