@@ -30,7 +30,7 @@ class Scale:
     @property
     def rounds(self) -> int:
         """Measured rounds of each contender, after one for warming up."""
-        return self.pick(7, 3)
+        return self.pick(7, 2)
 
 
 class Stopwatch:
@@ -72,7 +72,8 @@ class Contender:
     further figures of the round (name to value). `operations` is how many a round does: it may
     differ between contenders that differ by orders of magnitude, since all figures are taken per
     operation. `missing` is the reason why this contender cannot run here, `note` what a reader
-    must know to compare (a weaker durability, say), `opponent` that it is not keepwell.
+    must know to compare (a weaker durability, say), `opponent` that it is not keepwell. `fresh` is
+    one whose rounds are processes of their own: warming it up would warm nothing.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Contender:
     note: str = ""
     rounds: int | None = None
     opponent: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

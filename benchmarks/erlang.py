@@ -26,7 +26,7 @@ def erlang(
     reason = "" if shutil.which("escript") else "erl is not installed (Debian: erlang-base)"
     said = [f"OTP {_release()}", note] if not reason else []
     return Contender(name, _runner(script, function), operations, missing=reason,
-                     note=", ".join(filter(None, said)), rounds=rounds, opponent=True)
+                     note=", ".join(filter(None, said)), rounds=rounds, opponent=True, fresh=True)
 
 
 def _runner(script: str, function: str) -> Callable[[Stopwatch, int], dict[str, float]]:

@@ -43,7 +43,7 @@ def questions(scale: Scale) -> Sequence[Question]:
             [figure("agent_bytes_idle", "keepwell", "bytes_each")], rounds=1, chart="bytes_each"),
         Question(
             "conversations", "And a conversation of a fleet that is passive?", "conversation",
-            [Contender("keepwell", _passive, scale.pick(5_000, 500))],
+            [Contender("keepwell", _passive, scale.pick(5_000, 300), fresh=True)],
             [figure("fleet_100k_bytes_passive", "keepwell", "bytes_each", ceiling=2_000),
              figure("fleet_resident_bytes_passive", "keepwell", "resident_bytes_each")],
             rounds=1, chart="bytes_each"),

@@ -31,6 +31,8 @@ def measure(
             if len(samples[contender.name]) >= (contender.rounds or rounds):
                 continue
             warming_up = turn == 0
+            if warming_up and contender.fresh:
+                continue
             progress(f"{question.name}: {contender.name}, "
                      + ("warming up" if warming_up else f"round {turn} of {rounds}"))
             operations = max(1, contender.operations // 10) if warming_up else contender.operations

@@ -44,7 +44,7 @@ def questions(scale: Scale) -> Sequence[Question]:
             [growth("reopen_killed_1m_vs_1k", "with 1,000", at)], rounds=3),
         Question(
             "idle", "What does an idle reopened store hold in memory?", "opening",
-            [Contender(at, _idle(many), 1)],
+            [Contender(at, _idle(many), 1, fresh=True)],
             [figure("reopened_rss_anon_mib", at, "rss_anon_mib", ceiling=64)], rounds=3),
     ]
 

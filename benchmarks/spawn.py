@@ -66,8 +66,8 @@ def questions(scale: Scale) -> Sequence[Question]:
              faster("spawn_stop_vs_erlang", "keepwell", "erlang")]),
         Question(
             "idle", "How many bytes does an idle actor take?", "start",
-            [Contender("keepwell", _in_child(idle), many),
-             Contender("pykka", _in_child(idle_threads), threads, opponent=True),
+            [Contender("keepwell", _in_child(idle), many, fresh=True),
+             Contender("pykka", _in_child(idle_threads), threads, opponent=True, fresh=True),
              erlang("spawn.escript", "idle", many)],
             [figure("bytes_per_idle_actor", "keepwell", "bytes", ceiling=1_000),
              figure("bytes_per_idle_pykka_actor", "pykka", "bytes"),
