@@ -16,7 +16,7 @@ from keepwell.benchmarks.report import Report
 pytestmark = [pytest.mark.bench, pytest.mark.usefixtures("without_collection")]
 
 # Other processes, and an import, that take longer than what a smoke test asks of them.
-ELSEWHERE = {"erlang", "dets", "redis", "openai-agents session"}
+ELSEWHERE = {"erlang", "ets", "dets", "redis", "openai-agents session"}
 
 
 def small(question: Question) -> Question:
