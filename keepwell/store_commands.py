@@ -23,6 +23,7 @@ from .stores.disk_engine import FORMAT, DiskEngine
 from .stores.disk_store import DiskStore
 from .stores.environment import page_bytes
 from .stores.errors import DamagedStore
+from .stores.integrity import damage
 from .stores.lock_file import owner_of
 from .stores.log import LazyLog
 from .stores.record import ConversationInfo, Record
@@ -221,6 +222,11 @@ def _short(value: Any) -> str:
 
 def _verify(args: argparse.Namespace) -> int:
     progress = _Progress("records")
+    must_exist(args.directory)
+    if owner_of(args.directory) is None:  # else the file changes under the walk
+        why = damage(args.directory, whole=True)
+        if why:
+            raise DamagedStore(str(args.directory), why)
     with _opened(args) as engine:
         report = verify(engine, progress)
     progress.end()

@@ -29,7 +29,7 @@ from .errors import (
     StoreUnavailable,
     shown,
 )
-from .integrity import DATA, look, survives
+from .integrity import DATA, damage, look
 from .lock_file import LockFile, owner_of
 
 Durability = Literal["power", "process"]
@@ -108,8 +108,8 @@ class Environment:
         if kind == "garbled":
             raise DamagedStore(self.path, why)
         if note.split(" ", 1)[-1].strip() != self._fingerprint():
-            fine, why = survives(self.path)
-            if not fine:
+            why = damage(self.path)
+            if why:
                 raise DamagedStore(self.path, why)
         return False
 
@@ -127,8 +127,8 @@ class Environment:
         if kind == "garbled":
             raise DamagedStore(self.path, why)
         if kind == "short" and owner_of(self.path) is None:
-            fine, why = survives(self.path)
-            if not fine:
+            why = damage(self.path)
+            if why:
                 raise DamagedStore(self.path, why)
         self.fresh = False
         self._map()

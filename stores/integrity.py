@@ -1,26 +1,26 @@
-"""Look at a data file that may be damaged, in a process that may die of it.
+"""Look at a data file that may be damaged, before LMDB maps it.
 
 LMDB maps its file. If the file was cut short, touching a page beyond its end kills the process
 (SIGBUS), and the length alone proves nothing: a healthy file may be shorter than its header says,
 when pages at its end are free. A garbled page may send LMDB anywhere. So after an unclean end, or
-when a file is not as it was left, a child process walks it first. Run as a script, this file needs
-the standard library and lmdb only: `python integrity.py DIRECTORY PAGES`.
+when a file is not as it was left, its pages are read here first, without LMDB (`lmdb_pages`).
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
+
+from .lmdb_pages import DamagedFile, ForeignFile, LmdbPages
 
 DATA = "data.mdb"
 MAGIC = 0xBEEFC0DE
 PAGE = 4096
 WALK_BYTES = 64 << 20
-"""Up to this size every page is touched; of larger files, those that opening needs."""
+"""Up to this size every page is read; of larger files, those that opening needs."""
 
-TIMEOUT = 120.0
+BOUNDED = (b"meta", b"log")
+"""Tables that are small in a store of any size, and read whole when it is opened."""
 
 
 def look(directory: str) -> tuple[str, str]:
@@ -54,44 +54,29 @@ def _last_page(head: bytes, offset: int) -> int:
     return int(struct.unpack_from("=Q", head, offset + 24 + 96)[0])
 
 
-def survives(directory: str) -> tuple[bool, str]:
-    """Walk the file in a child process. (True, "") if that ended well, else (False, why)."""
-    if not sys.executable:
-        return True, ""
+def damage(directory: str, *, whole: bool = False) -> str:
+    """What makes the data file unfit to be mapped, "" if nothing was found (or there is no store).
+
+    With `whole` all that the newest state refers to is walked, which takes about half a second for
+    a million records. Without, that is done for a file of up to `WALK_BYTES`, and for one that is
+    shorter than its header says, since only a walk can tell free pages at its end from lost ones.
+    Of any other it is what opening needs, in a time that does not depend on the file's size.
+    """
+    kind, _ = look(directory)
+    if kind in ("empty", "foreign"):
+        return ""
+    path = os.path.join(directory, DATA)
     try:
-        run = subprocess.run([sys.executable, "-I", __file__, directory], capture_output=True,
-                             text=True, timeout=TIMEOUT, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return False, f"it could not be checked: {problem}"
-    if run.returncode < 0:
-        return False, f"reading it killed a process (signal {-run.returncode}); it was cut short"
-    if run.returncode:
-        return False, (run.stderr.strip().splitlines() or ["reading it failed"])[-1]
-    return True, ""
-
-
-def walk(directory: str) -> None:
-    """Touch the pages of every table of the file; raises lmdb.Error if one cannot be read."""
-    import lmdb
-
-    whole = os.stat(os.path.join(directory, DATA)).st_size <= WALK_BYTES
-    # `lock=False`: nobody writes meanwhile, the caller holds the directory's lock.
-    with lmdb.open(directory, readonly=True, lock=False, max_dbs=64, create=False) as env, \
-            env.begin(buffers=True) as txn:
-        names = [bytes(name) for name, _ in txn.cursor()]
-        for name in names:
-            table = env.open_db(name, txn=txn, create=False)
-            cursor = txn.cursor(db=table)
-            left = -1 if whole or name == b"log" else 1000
-            for _, value in cursor:
-                sum(value[::PAGE])
-                left -= 1
-                if not left:
-                    break
-
-
-if __name__ == "__main__":
+        pages = LmdbPages(path)
+    except (ForeignFile, DamagedFile, OSError) as problem:
+        return str(problem)
     try:
-        walk(sys.argv[1])
-    except Exception as problem:
-        sys.exit(f"{type(problem).__name__}: {problem}")
+        if whole or kind == "short" or os.path.getsize(path) <= WALK_BYTES:
+            pages.check()
+        else:
+            pages.check_ends(BOUNDED)
+    except DamagedFile as problem:
+        return str(problem)
+    finally:
+        pages.close()
+    return ""

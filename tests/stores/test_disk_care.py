@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import random
 import shutil
 import signal
 import stat
@@ -18,6 +19,7 @@ import pytest
 
 from keepwell.actors import failpoint as failpoints
 from keepwell.actors.errors import InvalidValue, StartFailed
+from keepwell.cli import main
 from keepwell.stores import (
     DamagedStore,
     DiskFull,
@@ -32,6 +34,8 @@ from keepwell.stores import (
     StoreUnavailable,
 )
 from keepwell.stores.disk_engine import DiskEngine
+from keepwell.stores.integrity import DATA, WALK_BYTES, damage
+from keepwell.stores.lmdb_pages import LmdbPages
 from keepwell.stores.message import Message
 from keepwell.stores.request import Append, Clear
 from keepwell.testing.store_contract import CharacterCounter, texts, users
@@ -472,6 +476,96 @@ def test_a_file_cut_short_is_reported_and_kills_nothing_ds6(
             engine.get(info.conversation_id)
         engine.close()
         assert keep == 0.95
+
+
+def test_a_large_file_cut_short_is_reported_and_kills_nothing_ds6(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beyond the size up to which all pages are always looked at: shortness alone makes it so."""
+    script = """
+import sys
+from keepwell.stores import DamagedStore
+from keepwell.stores.disk_engine import DiskEngine
+for readonly in (True, False):
+    try:
+        DiskEngine(sys.argv[1], readonly=readonly).close()
+    except DamagedStore as problem:
+        print("damaged:", problem)
+"""
+    engine = DiskEngine(tmp_path, durability="process")
+    for _ in range(3):
+        engine.commit([Append("c", [{"role": "user", "content": "x" * (24 << 20)}],
+                              max_message_bytes=1 << 30)])
+    engine.commit([Append("d", users("last"))])
+    engine.close()
+    data = tmp_path / DATA
+    size = data.stat().st_size
+    assert size > WALK_BYTES
+    (tmp_path / "keepwell.lock").write_text("1 open\n")
+    DiskEngine(tmp_path).close()
+    os.truncate(data, size - (1 << 20))
+    (tmp_path / "keepwell.lock").write_text("1 open\n")
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], text=True,
+                          capture_output=True, timeout=50, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, (done.returncode, done.stderr[-1000:])
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["damaged:"] * 2
+    assert data.stat().st_size == size - (1 << 20)
+    assert main(["store", "verify", str(tmp_path)]) != 0
+    assert "beyond the end" in capsys.readouterr().err
+
+
+def looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many pages an open after an unclean end looks at."""
+    pages = 0
+    offset = LmdbPages._offset
+
+    def counting(self: LmdbPages, number: int, kind: int) -> int:
+        nonlocal pages
+        pages += 1
+        return offset(self, number, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbPages, "_offset", counting)
+        assert damage(str(path)) == ""
+    return pages
+
+
+def test_what_is_looked_at_in_a_large_file_does_not_grow_with_it_ds2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, whole = [], []
+    for name, records in (("small", 1_000), ("large", 30_000)):
+        engine = DiskEngine(tmp_path / name, durability="process")
+        for number in range(records // 1_000):
+            engine.commit([Append(f"c{number}", users(*["text"] * 1_000))])
+        engine.settle()
+        engine.close()
+        whole.append(looked_at(tmp_path / name, monkeypatch))
+        with monkeypatch.context() as patch:
+            patch.setattr("keepwell.stores.integrity.WALK_BYTES", 0)
+            counts.append(looked_at(tmp_path / name, monkeypatch))
+    assert whole[1] > 10 * whole[0]
+    assert counts[1] < counts[0] + 20
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_opening_a_large_file_needs_is_looked_at_ds6(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A garbled page is reported, or it is none of those that are looked at in a large file."""
+    fill(tmp_path, 800, 300, map_size=1 << 28, durability="process")
+    data = tmp_path / DATA
+    raw = bytearray(data.read_bytes())
+    dice = random.Random(seed)
+    at = dice.randrange(2, len(raw) // 4096) * 4096
+    raw[at:at + 4096] = dice.randbytes(4096)
+    data.write_bytes(raw)
+    found = damage(str(tmp_path))
+    monkeypatch.setattr("keepwell.stores.integrity.WALK_BYTES", 0)
+    if damage(str(tmp_path)):
+        assert found  # what the short look finds, the long one does
+    assert damage(str(tmp_path), whole=True) == found
 
 
 @pytest.mark.parametrize("seed", range(3))
