@@ -9,6 +9,8 @@ import pytest
 
 from keepwell import NoCounter, Runtime
 
+from .gate import Gate
+
 
 @pytest.fixture(params=["memory", "disk"])
 async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
@@ -21,3 +23,8 @@ async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def memory_runtime() -> AsyncIterator[Runtime]:
     async with Runtime(counter=NoCounter()) as running:
         yield running
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()

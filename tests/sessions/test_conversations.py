@@ -37,7 +37,7 @@ from keepwell.stores.session_state import LogRecords
 from keepwell.surroundings import append_until_acknowledged
 from keepwell.testing.store_contract import CharacterCounter
 
-from .test_handle import crash, told
+from .gate import crash, told
 
 READING = ContextPolicy("whole_session", 10_000)
 

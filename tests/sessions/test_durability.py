@@ -29,7 +29,7 @@ from keepwell.stores.memory_session_store import MemorySessionStore
 from keepwell.stores.session_event import SessionEvent
 from keepwell.stores.session_state import Admission, Letter, SessionState, TurnWrites
 
-from .test_handle import Gate, crash, until
+from .gate import Gate, crash, until
 
 LIMIT = 20.0
 

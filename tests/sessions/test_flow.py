@@ -1,28 +1,21 @@
-"""Flow nodes, their validation and the firewall of children (D1…D12)."""
+"""Flow nodes (D1…D5, E5)."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keepwell import AgentSpec, FunctionModel, Runtime, flow, telemetry, tool
+from keepwell import AgentSpec, flow, telemetry, tool
 from keepwell.actors.errors import RequestError
 from keepwell.agent.errors import ToolError
 from keepwell.memory.context_policy import ContextPolicy
 from keepwell.memory.turn import turn_text
 from keepwell.sessions import (
-    Finding,
     RaceFailed,
     SessionDefinitionError,
     SessionValidationError,
-    SubFailed,
-    current_turn,
     drive_session,
     loop,
     run_session,
@@ -30,36 +23,7 @@ from keepwell.sessions import (
 )
 from keepwell.stores.memory_session_store import MemorySessionStore
 
-READING = ContextPolicy("whole_session", 10_000)
-
-
-def double(x: int) -> int:
-    return 2 * x
-
-
-def boom(value: Any) -> Any:
-    raise ValueError("boom")
-
-
-class Recorder:
-    """A model that remembers what it was shown."""
-
-    def __init__(self, answer: str = "reply") -> None:
-        self.requests: list[list[tuple[str, Any]]] = []
-        self.model = FunctionModel(self._answer)
-        self.answer = answer
-
-    def _answer(self, request: Any) -> str:
-        self.requests.append([
-            (m.role, m.content if not m.tool_calls else [c.name for c in m.tool_calls])
-            for m in request.messages
-        ])  # fmt: skip
-        return f"{self.answer} {len(self.requests)}"
-
-    @property
-    def everything(self) -> str:
-        return json.dumps(self.requests)
-
+from .recorder import READING, SUMMARY, Recorder, boom, double, reader
 
 # -- D1, D2: par and race ------------------------------------------------------------------------
 
@@ -156,13 +120,6 @@ async def test_d2_all_failing_is_race_failed() -> None:
 
 
 # -- D3: readers make it serial ------------------------------------------------------------------
-
-
-def reader(policy: ContextPolicy = READING) -> Any:
-    return flow.think(Recorder().model, policy=policy)
-
-
-SUMMARY = ContextPolicy("summary", 1_000, lambda previous, new: "short")
 
 
 @pytest.mark.parametrize(
@@ -325,311 +282,6 @@ async def test_d5_a_reading_think_sees_the_run_so_far() -> None:
     assert recorder.requests == [
         [("user", "4"), ("assistant", ["double"]), ("tool", "8"), ("user", "8")]
     ]
-
-
-# -- D6…D11: children ----------------------------------------------------------------------------
-
-
-async def test_d6_result_only_gives_the_childs_value() -> None:
-    assert await flow.run_flow(flow.sub(flow.seq(flow.call(double), flow.call(double))), 3) == 12
-
-
-async def test_d7_compressed_trace_has_steps_without_contents() -> None:
-    def failing(x: int) -> int:
-        raise ValueError("secret")
-
-    steps = [flow.call(double)] * 60
-    child = flow.seq(*steps, flow.race(flow.call(failing), flow.ident()))
-    given = await flow.run_flow(flow.sub(child, flow.SubContract("compressed_trace")), 0)
-    assert given["result"] == 0
-    assert given["trace"] == [{"kind": "call", "name": "double", "ok": True}] * 50
-    assert given["omitted"] in (10, 11)
-    assert "secret" not in json.dumps(given)
-
-
-async def test_d8_full_child_ref_is_a_blob_of_the_same_tenant(memory_runtime: Runtime) -> None:
-    child = flow.seq(flow.call(double), flow.arr(lambda n: n + 1))
-    node = flow.sub(child, flow.SubContract("full_child_ref"))
-    body = flow.seq(flow.recv("in"), flow.arr(lambda d: d["msg"]), node, flow.emit("out"))
-    handle = await memory_runtime.open_session(loop(body), "s", tenant="mine")
-    (given,) = (await handle.request(3)).outputs
-    assert given["result"] == 7
-    assert given["child_ref"].startswith("mine/sha256:")
-    turns = await memory_runtime.session_store.get_blob("mine", given["child_ref"])
-    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool"]
-    assert (turns[0]["content"], turns[2]["content"]) == (3, 6)
-
-
-async def test_d9_nothing_of_a_child_leaks(memory_runtime: Runtime) -> None:
-    canary = "CANARY"
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("v", default="parent's")
-    parent, child_model, agent_model = Recorder(), Recorder(canary), Recorder(canary)
-
-    def leak(value: Any) -> Any:
-        variable.set(canary)
-        with pytest.raises(RequestError):
-            current_turn().emit(canary)
-        return f"{canary} {value}"
-
-    async def leak_on_the_loop(value: Any) -> Any:
-        return leak(value)
-
-    def hide(value: Any) -> str:
-        return "clean"
-
-    child = flow.seq(
-        flow.arr(leak), flow.arr(leak_on_the_loop), flow.call(leak_tool(canary)),
-        flow.think(child_model.model, canary, READING), flow.arr(hide),
-    )  # fmt: skip
-    agent = flow.seq(
-        flow.agent(AgentSpec(agent_model.model, instructions=canary, name="helper")),
-        flow.arr(hide),
-    )
-    seen: list[str] = []
-
-    async def note(value: Any) -> Any:
-        seen.append(variable.get())
-        return value
-
-    body = flow.seq(
-        flow.recv("in"), flow.arr(lambda d: d["msg"]), flow.sub(child), flow.sub(agent),
-        flow.arr(note), flow.think(parent.model, policy=READING), flow.emit("out"),
-    )  # fmt: skip
-    handle = await memory_runtime.open_session(loop(body), "s")
-    for _ in range(2):
-        assert (await handle.request("hello")).outcome == "done"
-    log = await memory_runtime.store.read("s", marks=True)
-    assert canary not in repr([(r.message, r.mark) for r in log])
-    assert canary not in repr([e async for e in handle.events(follow=False)])
-    assert canary not in parent.everything
-    assert canary not in repr(await handle.state())
-    assert seen == ["parent's"] * 2
-    assert canary in child_model.everything and agent_model.requests
-    assert [info.conversation_id for info in await memory_runtime.store.conversations()] == ["s"]
-
-
-def leak_tool(canary: str) -> Any:
-    def leaking(value: str) -> str:
-        return canary
-
-    return leaking
-
-
-async def test_d9_usage_adds_up(memory_runtime: Runtime) -> None:
-    recorder = Recorder()
-    used: list[int] = []
-
-    async def note(value: Any) -> Any:
-        return value
-
-    child = flow.think(recorder.model)
-    body = flow.seq(
-        flow.recv("in"), flow.arr(lambda d: d["msg"]), flow.think(recorder.model),
-        flow.sub(child), flow.sub(flow.sub(child)), flow.agent(AgentSpec(recorder.model)),
-        flow.arr(note), flow.emit("out"),
-    )  # fmt: skip
-    handle = await memory_runtime.open_session(loop(body), "s")
-    await handle.request("hello")
-    log = await memory_runtime.store.read("s", marks=True)
-    usage = next(record.mark["usage"] for record in log if record.mark and "usage" in record.mark)
-    used.append(usage["output_tokens"])
-    assert used[0] == 4 * _tokens_of_a_reply(recorder)
-
-
-def _tokens_of_a_reply(recorder: Recorder) -> int:
-    return round(len("reply 1") / 4 + 0.49)
-
-
-async def test_d9_a_failing_child_gives_class_and_text_only() -> None:
-    with pytest.raises(SubFailed) as caught:
-        await flow.run_flow(flow.sub(flow.seq(flow.arr(boom))), 1)
-    assert (caught.value.error_class, caught.value.text) == ("ValueError", "boom")
-    assert caught.value.__cause__ is None and caught.value.__suppress_context__
-    with pytest.raises(SubFailed) as nested:
-        await flow.run_flow(flow.sub(flow.sub(flow.arr(boom))), 1)
-    assert (nested.value.error_class, nested.value.text) == ("ValueError", "boom")
-
-
-async def test_d10_a_child_sees_its_input_and_with_a_policy_its_parents_transcript() -> None:
-    blind, sighted = Recorder(), Recorder()
-    node = flow.seq(
-        flow.call(double),
-        flow.par(
-            flow.sub(flow.think(blind.model, policy=READING)),
-            flow.sub(flow.think(sighted.model, policy=READING), policy=READING),
-        ),
-    )
-    await flow.run_flow(node, 4)
-    assert blind.requests == [[("user", "8")]]
-    assert sighted.requests[0][:3] == [("user", "4"), ("assistant", ["double"]), ("tool", "8")]
-    assert sighted.requests[0][-1] == ("user", "8")
-
-
-async def test_d10_an_agent_with_a_reading_policy_sees_the_transcript(
-    memory_runtime: Runtime,
-) -> None:
-    blind, sighted = Recorder(), Recorder()
-    body = flow.seq(
-        flow.recv("in"), flow.arr(lambda d: d["msg"]), flow.call(echo_tool),
-        flow.agent(AgentSpec(blind.model)), flow.agent(AgentSpec(sighted.model), READING),
-    )  # fmt: skip
-    handle = await memory_runtime.open_session(loop(body), "s")
-    assert (await handle.request("hello")).outcome == "done"
-    assert blind.requests == [[("user", "hello")]]
-    assert ("user", "hello") in sighted.requests[0] and len(sighted.requests[0]) > 3
-
-
-def echo_tool(text: str) -> str:
-    return text
-
-
-async def test_d11_a_result_that_does_not_match_fails_the_child() -> None:
-    contract = flow.SubContract(result_schema=int)
-    assert await flow.run_flow(flow.sub(flow.ident(), contract), 5) == 5
-    with pytest.raises(SubFailed):
-        await flow.run_flow(flow.sub(flow.ident(), contract), "five")
-    for bad in ({"summary_policy": "all"}, {"result_schema": set}):
-        with pytest.raises(SessionDefinitionError):
-            flow.SubContract(**bad)
-    for child in (5, None, double):
-        with pytest.raises(SessionDefinitionError):
-            flow.sub(child)  # type: ignore[arg-type]
-
-
-async def test_d6_a_child_may_be_registered_by_name() -> None:
-    node = flow.call(double)
-    flow.register("test.double", node)
-    flow.register("test.double", node)
-    with pytest.raises(RequestError):
-        flow.register("test.double", flow.ident())
-    assert await flow.run_flow(flow.sub("test.double"), 2) == 4
-    with pytest.raises(SubFailed):
-        await flow.run_flow(flow.sub("test.unknown"), 2)
-
-
-# -- D12: validation -----------------------------------------------------------------------------
-
-R, E, ID = flow.recv("in"), flow.emit("out"), flow.ident()
-
-
-FINDINGS: list[tuple[Any, list[str]]] = [
-    (flow.seq(R, E), []),
-    (flow.seq(ID, R, flow.par(ID, ID), E), []),
-    (ID, ["LOOP_NOT_RECV_GUARDED"]),
-    (flow.seq(), ["LOOP_NOT_RECV_GUARDED"]),
-    (E, ["LOOP_NOT_RECV_GUARDED"]),
-    (flow.seq(E, R), ["LOOP_EMIT_BEFORE_RECV"]),
-    (flow.seq(flow.seq(ID, E), flow.seq(R)), ["LOOP_EMIT_BEFORE_RECV"]),
-    (flow.seq(R, R), ["LOOP_MULTIPLE_RECV"]),
-    (flow.seq(R, R, R), ["LOOP_MULTIPLE_RECV"] * 2),
-    (flow.par(R, ID), ["LOOP_NOT_RECV_GUARDED", "RECV_IN_PARALLEL"]),
-    (flow.race(ID, flow.seq(R)), ["LOOP_NOT_RECV_GUARDED", "RECV_IN_PARALLEL"]),
-    (flow.seq(R, flow.par(E, ID)), ["EMIT_IN_PARALLEL"]),
-    (flow.seq(R, flow.race(flow.seq(ID, E))), ["EMIT_IN_PARALLEL"]),
-    (flow.par(flow.seq(R, E), reader()), ["LOOP_NOT_RECV_GUARDED", "CTX_PAR_DEGRADED",
-                                          "RECV_IN_PARALLEL", "EMIT_IN_PARALLEL"]),
-    (flow.seq(flow.recv("other"), E), ["CHANNEL_UNDECLARED"]),
-    (flow.seq(flow.recv("out"), E), ["CHANNEL_UNDECLARED"]),
-    (flow.seq(R, flow.emit("in")), ["CHANNEL_UNDECLARED"]),
-    (flow.seq(R, flow.emit("nowhere")), ["CHANNEL_UNDECLARED"]),
-    (flow.seq(R, flow.sub("test.none")), ["LOOP_EVAL_PLAN_CONTROLLER"]),
-    (flow.seq(R, flow.sub(flow.seq(R, E))), ["RECV_OUTSIDE_LOOP", "EMIT_OUTSIDE_LOOP"]),
-    (flow.seq(R, flow.sub(flow.loop(R))), ["LOOP_IN_EVAL_PLAN"]),
-    (flow.loop(flow.seq(R, E)), []),
-    (flow.loop(), ["LOOP_BAD_FIELDS"]),
-    (flow.loop(5), ["LOOP_BAD_FIELDS"]),
-    (flow.loop(R, retries=3), ["LOOP_BAD_FIELDS"]),
-    (flow.loop(R, channels=[], state_schema=int, split=True), []),
-    (flow.loop(flow.seq(R, flow.loop(R))), ["LOOP_NESTED"]),
-    (flow.seq(R, flow.loop(R), E), ["RECV_OUTSIDE_LOOP", "EMIT_OUTSIDE_LOOP"]),
-    (flow.par(flow.loop(R), ID), ["LOOP_IN_PARALLEL", "RECV_IN_PARALLEL"]),
-    (5, ["LOOP_BAD_FIELDS"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("node", "codes"),
-    FINDINGS,
-    ids=lambda value: str(value) if isinstance(value, list) else type(value).__name__,
-)
-def test_d12_findings_of_a_session(node: Any, codes: list[str]) -> None:
-    found = [f.code.removeprefix("SESSION_") for f in flow.validate(node)]
-    assert found == codes
-
-
-FLOW_FINDINGS: list[tuple[Any, list[str]]] = [
-    (flow.seq(ID, flow.par(ID, flow.sub(ID))), []),
-    (flow.seq(R, E, flow.loop(ID)), ["RECV_IN_FLOW", "EMIT_IN_FLOW", "LOOP_IN_FLOW"]),
-    (flow.par(R), ["RECV_IN_FLOW"]),
-    (flow.sub(R), ["RECV_IN_FLOW"]),
-    (flow.sub("test.none"), []),
-]
-
-
-@pytest.mark.parametrize(
-    ("node", "codes"),
-    FLOW_FINDINGS,
-    ids=lambda value: str(value) if isinstance(value, list) else type(value).__name__,
-)
-def test_d12_findings_of_a_flow(node: Any, codes: list[str]) -> None:
-    found = [f.code.removeprefix("SESSION_") for f in flow.validate(node, "flow")]
-    assert found == codes
-
-
-def test_d12_every_code_of_the_contract_is_found_by_one_of_these() -> None:
-    contract = Path(__file__).parents[2] / "docs" / "contracts" / "sessions.md"
-    _, _, table = contract.read_text(encoding="utf-8").partition("| blocking codes `SESSION_*` |")
-    listed = {
-        code
-        for line in table.partition("\n\n")[0].splitlines()[2:]
-        for code in re.findall(r"`([A-Z_]{6,})`", line.split("|")[1])
-    }
-    assert len(listed) == 16
-    found = {code for _node, codes in FINDINGS + FLOW_FINDINGS for code in codes}
-    assert found - {"CTX_PAR_DEGRADED"} == listed
-
-
-def test_d12_a_session_is_refused_with_all_blocking_findings_at_once() -> None:
-    bad = flow.seq(E, R, R, flow.par(flow.emit("x"), reader()))
-    for make in (scan, loop):
-        with pytest.raises(SessionValidationError) as caught:
-            make(bad)
-        codes = [finding.code for finding in caught.value.findings]
-        assert codes == [
-            "SESSION_LOOP_EMIT_BEFORE_RECV", "SESSION_LOOP_MULTIPLE_RECV",
-            "SESSION_EMIT_IN_PARALLEL", "SESSION_CHANNEL_UNDECLARED",
-        ]  # fmt: skip
-        assert all(code in str(caught.value) for code in codes)
-    finding = flow.validate(bad)[0]
-    assert isinstance(finding, Finding) and finding.path == "$[0]" and finding.message
-
-
-@pytest.mark.parametrize(("make", "said"), [
-    (lambda: flow.arr(lambda a, b: a), r"is called with \(value\): missing a required argument"),
-    (lambda: flow.arr(lambda: 1), r"is called with \(value\): too many"),
-    (lambda: flow.seq([ID, R]), r"pass its nodes one by one, flow.seq\(\*nodes\)"),
-    (lambda: flow.par((ID, ID)), r"flow.par\(\*nodes\)"),
-])  # fmt: skip
-def test_d12_what_could_never_run_is_refused_when_it_is_made(make: Any, said: str) -> None:
-    with pytest.raises(SessionDefinitionError, match=said):
-        make()
-
-
-def test_d12_a_target_that_does_not_exist_is_a_finding() -> None:
-    target: Any = "sessions"
-    (finding,) = flow.validate(ID, target)
-    assert finding.severity == "error" and "'sessions'" in finding.message
-
-
-def test_arr_takes_whatever_can_be_called_with_a_value() -> None:
-    for function in (str, dict, len, print, lambda v, w=1: v, lambda *a: a):
-        flow.arr(function)
-
-
-def test_d12_channels_are_those_of_the_session() -> None:
-    body = flow.seq(flow.recv("questions"), flow.emit("answers"), flow.emit("log"))
-    made = loop(body, in_channel="questions", out_channel="answers", extra_channels=["log"])
-    assert made.warnings == ()
 
 
 # -- large outputs -------------------------------------------------------------------------------
