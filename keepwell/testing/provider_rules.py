@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..agent.anthropic_wire import anthropic_payload
 from ..agent.model import ModelRequest
@@ -58,11 +58,12 @@ def check_requests(messages: Sequence[Message]) -> None:
     `messages` is what an agent would send: repaired and in call order.
     """
     request = ModelRequest(tuple(messages))
-    _check_completions(openai_payload(request))
-    _check_messages(anthropic_payload(request))
+    check_completions_payload(openai_payload(request))
+    check_messages_payload(anthropic_payload(request))
 
 
-def _check_completions(payload: dict[str, object]) -> None:
+def check_completions_payload(payload: Mapping[str, object]) -> None:
+    """Raise AssertionError if a chat completions request would be refused for its messages."""
     json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
     waiting: list[str] = []
     used: set[str] = set()
@@ -85,7 +86,8 @@ def _check_completions(payload: dict[str, object]) -> None:
     assert not waiting, f"no results of {waiting}"
 
 
-def _check_messages(payload: dict[str, object]) -> None:
+def check_messages_payload(payload: Mapping[str, object]) -> None:
+    """Raise AssertionError if a request of the messages protocol would be refused for them."""
     json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
     owed: list[str] = []
     used: set[str] = set()

@@ -22,8 +22,8 @@ from keepwell.memory.token_counter import TiktokenCounter, approx_token_count
 from keepwell.memory.turn import Turn, TurnCost, call_ids, turn_text
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contracts" / "sessions.md"
-_, _, TABLE = CONTRACT.read_text(encoding="utf-8").partition("turns | budget | kept | shown\n")
-TABLE = TABLE.partition("```")[0]
+_, _, _below = CONTRACT.read_text(encoding="utf-8").partition("turns | budget | kept | shown\n")
+TABLE = _below.partition("```")[0]
 
 
 def turn(word: str) -> Turn:
