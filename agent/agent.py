@@ -6,14 +6,19 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..actors.derived import then
 from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from ..actors.ref import AskedItself
+from ..stores.blob_store import parse_ref
 from ..stores.errors import InvalidMessage
 from ..stores.message import Message, checked_messages
+from ..stores.session_errors import BlobNotFound
+from ..stores.session_state import DEFAULT_TENANT
 from .approval import PendingCall
 from .conversation_usage import conversation_usage
 from .journal import newest_turn
+from .kept_results import decoded, ref_of
 from .model import Usage
 from .stream import EventStream, Listener, OnAbandon
 from .tool_loop import running_turn
@@ -135,6 +140,23 @@ class Agent:
     def messages(self) -> Future[tuple[Message, ...]]:
         """All messages of the conversation, in log order. Stateless agents: ()."""
         return self._log_then(_messages)
+
+    def whole_result(self, message: Message | str) -> Future[str]:
+        """The whole text of a tool result that was too large for the log.
+
+        `message`: the tool message, or the ref in its extra field `content_ref`. A message that is
+        whole gives its own text. Raises BlobRefError at once or, through the future, BlobNotFound,
+        StoreUnavailable.
+        """
+        ref = ref_of(message)
+        if ref is None:
+            assert isinstance(message, Message)
+            return Future.of(message.text)
+        store = self._memory.contents
+        if store is None:
+            return Future.failed(BlobNotFound(ref))
+        parse_ref(DEFAULT_TENANT, ref)
+        return then(store.get(DEFAULT_TENANT, ref), decoded)
 
     def usage(self) -> Future[Usage]:
         """What all turns in the log have used, and cost by `price=` (US-1).

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ..memory.provider_handle import NoMemory, ProviderHandle
 
 MAX_SHOWN_CHARACTERS: Final = 200_000
-"""A tool result longer than this is shown cut; the log keeps it whole."""
+"""A tool result longer than this is shown cut, unless the agent says otherwise."""
+
+CONTENT_REF: Final = "content_ref"
+"""The extra field of a message whose whole content is kept as a blob."""
 
 
 async def shown_by_provider(
@@ -27,6 +30,7 @@ async def shown_by_provider(
     conversation_id: str,
     base: Sequence[Message],
     turn: Sequence[Message],
+    most: int = MAX_SHOWN_CHARACTERS,
 ) -> tuple[tuple[Message, ...], ContextReport | None]:
     """What a custom provider's `prepare` gives, repaired, and its report, if any (PV-3, PV-4).
 
@@ -52,33 +56,40 @@ async def shown_by_provider(
     messages = in_call_order(repair(given))
     if not messages:
         raise ProviderError("prepare", conversation_id, "gave no messages")
-    return capped(messages), prepared.report if isinstance(prepared, Prepared) else None
+    return capped(messages, most), prepared.report if isinstance(prepared, Prepared) else None
 
 
-def cut_result(message: Message) -> Message:
-    """A message as a model is shown it: a giant tool result cut, anything else as it is."""
-    return _cut(message) if _giant(message) else message
-
-
-def capped(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Giant tool results cut for the model, with a note that says so and how to find the rest."""
-    if not any(_giant(message) for message in messages):
+def capped(messages: tuple[Message, ...], most: int = MAX_SHOWN_CHARACTERS) -> tuple[Message, ...]:
+    """Giant tool results cut for the model, with a note that says so."""
+    if not any(_giant(message, most) for message in messages):
         return messages
-    return tuple(_cut(message) if _giant(message) else message for message in messages)
+    return tuple(cut_result(message, most) for message in messages)
 
 
-def _giant(message: Message) -> bool:
-    content = message.content
-    return (
-        message.role == "tool" and isinstance(content, str) and len(content) > MAX_SHOWN_CHARACTERS
-    )
+def cut_result(message: Message, most: int = MAX_SHOWN_CHARACTERS) -> Message:
+    """A message as a model is shown it: a giant tool result cut, anything else as it is.
 
-
-def _cut(message: Message) -> Message:
+    One that is kept elsewhere (it has a `content_ref`) was cut when it was stored.
+    """
+    if not _giant(message, most):
+        return message
     content = message.content
     assert isinstance(content, str)
-    note = (
-        f"\n[{len(content) - MAX_SHOWN_CHARACTERS} of {len(content)} characters left out; the "
-        f"whole result of call {message.tool_call_id} is in the conversation's log]"
+    note = f"the whole result of call {message.tool_call_id} is in the conversation's log"
+    return message.replace(content=beginning(content, most, note))
+
+
+def beginning(text: str, most: int, note: str) -> str:
+    """The first `most` characters, and a note that says how many are left out."""
+    left = len(text) - most
+    return f"{text[:most]}\n[{left} of {len(text)} characters left out; {note}]"
+
+
+def _giant(message: Message, most: int) -> bool:
+    content = message.content
+    return (
+        message.role == "tool"
+        and isinstance(content, str)
+        and len(content) > most
+        and CONTENT_REF not in message.extra
     )
-    return message.replace(content=content[:MAX_SHOWN_CHARACTERS] + note)

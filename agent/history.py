@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, overload
 
 from ..memory.repair import in_call_order, repair
 from ..stores.message import Message
-from .context_view import capped
+from .context_view import MAX_SHOWN_CHARACTERS, capped
 
 if TYPE_CHECKING:
     from ..memory.window import Window
@@ -27,7 +27,7 @@ _SPARE: Final = 32
 class History:
     """Valid messages in call order: all of a log's, or a suffix that a window closes inside."""
 
-    __slots__ = ("_complete", "_messages", "_systems", "_window")
+    __slots__ = ("_complete", "_messages", "_most", "_systems", "_window")
 
     def __init__(
         self,
@@ -36,28 +36,32 @@ class History:
         *,
         systems: Sequence[Message] = (),
         complete: bool = True,
+        most: int = MAX_SHOWN_CHARACTERS,
     ) -> None:
         self._window = window
-        self._messages = list(capped(in_call_order(repair(messages))))
+        self._most = most
+        self._messages = list(capped(in_call_order(repair(messages)), most))
         self._systems = list(systems)
         self._complete = complete
 
     @classmethod
-    def of(cls, log: Log, window: Window | None) -> History:
+    def of(cls, log: Log, window: Window | None, most: int = MAX_SHOWN_CHARACTERS) -> History:
         """Read what is needed of a log; through a window that does not grow with the log."""
         if window is None:
-            return cls([r.message for r in log if r.message is not None])
+            return cls([r.message for r in log if r.message is not None], most=most)
         systems = [r.message for r in log.systems() if r.message is not None]
         size = len(log)
         wanted = window.n + 2 * _SPARE
         while wanted < size:
             tail = [r.message for r in log[size - wanted :] if r.message is not None]
-            history = cls(_from_a_question(tail), window, systems=systems, complete=False)
+            history = cls(
+                _from_a_question(tail), window, systems=systems, complete=False, most=most
+            )
             if history._closes():
                 return history
             wanted *= 4
         messages = [r.message for r in log if r.message is not None]
-        return cls(messages, window, systems=systems)
+        return cls(messages, window, systems=systems, most=most)
 
     def _closes(self) -> bool:
         """Whether the window is full before the suffix begins."""
@@ -67,7 +71,7 @@ class History:
 
     def extend(self, turn: Sequence[Message]) -> bool:
         """Add the messages of a turn that has ended; False if the log must be read again."""
-        turn = capped(tuple(turn))
+        turn = capped(tuple(turn), self._most)
         self._messages.extend(turn)
         self._systems.extend(m for m in turn if m.role == "system")
         if self._window is not None and len(self._messages) > 2 * self._window.n + 8 * _SPARE:
@@ -79,8 +83,9 @@ class History:
     def shown_with(self, turn: Sequence[Message]) -> tuple[Message, ...]:
         """What the model is shown of the history and the turn so far."""
         if self._window is None:
-            return (*self._messages, *capped(tuple(turn)))
-        return self._window.apply(_View(self._messages, capped(tuple(turn)), self._systems))
+            return (*self._messages, *capped(tuple(turn), self._most))
+        turn = capped(tuple(turn), self._most)
+        return self._window.apply(_View(self._messages, turn, self._systems))
 
 
 class _View(Sequence[Message]):

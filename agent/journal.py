@@ -19,6 +19,7 @@ from ..stores.errors import (
     StaleEpoch,
 )
 from ..stores.record import NewRecord
+from .context_view import MAX_SHOWN_CHARACTERS
 from .conversation_usage import conversation_usage
 from .history import History
 from .model import Usage
@@ -48,8 +49,15 @@ class Journal:
     """
 
     def __init__(
-        self, memory: ProviderHandle | NoMemory, conversation_id: str, *, lazy: bool = False
+        self,
+        memory: ProviderHandle | NoMemory,
+        conversation_id: str,
+        *,
+        lazy: bool = False,
+        most: int = MAX_SHOWN_CHARACTERS,
     ) -> None:
+        """`most`: characters of a tool result in the history."""
+        self._most = most
         self._memory = memory
         self._id = conversation_id
         self.durable = memory.journal
@@ -102,7 +110,7 @@ class Journal:
         if self._lazy:
             return LogMessages(log)
         if self._history is None:
-            self._history = History.of(log, self._memory.window)
+            self._history = History.of(log, self._memory.window, self._most)
         return self._history
 
     async def before(self, first_seq: int) -> History | Sequence[Message]:
@@ -111,7 +119,7 @@ class Journal:
         if not self.durable:
             return await self.open()
         log = self.log = LogBefore(await self._memory.history(self._id), first_seq)
-        return LogMessages(log) if self._lazy else History.of(log, self._memory.window)
+        return LogMessages(log) if self._lazy else History.of(log, self._memory.window, self._most)
 
     def begin(self, turn: TurnState) -> None:
         """A new turn follows the history that `open` gave."""

@@ -12,6 +12,7 @@ from ..memory.forms import MemoryForm, memory_form
 from ..memory.turn import CountTokens
 from .busy import ON_BUSY, OnBusy
 from .callbacks import Callback, check_callbacks
+from .context_view import MAX_SHOWN_CHARACTERS
 from .model import ChatModel, Usage
 from .output import OutputForm, output_form
 from .tool import Tool, as_tools
@@ -45,6 +46,8 @@ class AgentSpec:
     model, or None; its value is `result.output`. Models that can are held to it, all are checked;
     an answer that does not fit is asked for again up to output_repairs times, then the turn fails
     with ModelError "invalid_output".
+    max_result_characters: a tool result that is longer is shown cut, with a note, and kept whole as
+    a blob beside the log (`Agent.whole_result`, the tool `result_reader()`).
     handoffs: agents that may go on with the conversation instead, and hand it back; each member of
     the team gets a tool `handoff_to_<name>` for each other. Their model, instructions, tools, gate,
     context, limits and output are theirs; memory, queue, callbacks and turn_timeout are of the
@@ -78,6 +81,7 @@ class AgentSpec:
     on_environment_error: OnEnvironmentError = "proceed"
     output: object = None
     output_repairs: int = 2
+    max_result_characters: int = MAX_SHOWN_CHARACTERS
     handoffs: Sequence[AgentSpec] = ()
     tool_values: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
@@ -126,6 +130,7 @@ class AgentSpec:
         _choice("on_busy", self.on_busy, ON_BUSY)
         _choice("on_environment_error", self.on_environment_error, ("proceed", "pause"))
         _count("output_repairs", self.output_repairs, least=0)
+        _count("max_result_characters", self.max_result_characters, least=1)
         put(self, "output", output_form(self.output))
         direct = [tool.name for tool in self.tool_list if tool.return_direct]
         if self.output is not None and direct:

@@ -214,7 +214,7 @@ class ToolLoop:
     """The tools of an agent or kernel, and how they are run.
 
     `timeout`: seconds for tools without one of their own. `parallel` False runs every batch in call
-    order; so does one serial tool in it (TL-1).
+    order; so does one serial tool in it (TL-1). `most`: characters of a result.
     """
 
     def __init__(
@@ -225,6 +225,7 @@ class ToolLoop:
         timeout: float = 60.0,
         parallel: bool = True,
         around: Around | None = None,
+        most: int = tool_result.MAX_RESULT_CHARACTERS,
     ) -> None:
         self.by_name = {tool.name: tool for tool in tools}
         self.asks_human = any(tool.ask_human for tool in tools)
@@ -234,6 +235,7 @@ class ToolLoop:
         self._threads = threads
         self._parallel = parallel
         self._around = around
+        self._most = most
 
     def run(
         self, jobs: Sequence[ToolJob], on_start: Callable[[ToolJob], object] | None = None
@@ -257,7 +259,7 @@ class ToolLoop:
                 value = await self._call(tool, kwargs)
             else:
                 value = await self._around(tool, kwargs, context, self._call)
-            return tool_result.result_text(value), False
+            return tool_result.result_text(value, self._most), False
         except BaseException as error:
             return tool_result.failed(error), tool_result.classify(error) == "transient"
 

@@ -28,13 +28,16 @@ _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # Four bytes a character at most, so that a result always fits a store's max_message_bytes (16 MiB).
 MAX_RESULT_CHARACTERS: Final = 4_000_000
 
+MAX_KEPT_CHARACTERS: Final = 64_000_000
+"""Most characters of a result that is kept as a blob."""
 
-def result_text(value: object) -> str:
+
+def result_text(value: object, most: int = MAX_RESULT_CHARACTERS) -> str:
     """The text of what a tool returned.
 
     A str as it is; None and "" as "(no output)"; anything else as compact JSON (NaN and
     infinities as null; dataclasses and pydantic models as objects; enums by value; dates, UUIDs,
-    paths and decimals as text), or its `repr` where it has no JSON form. Longer than 4,000,000
+    paths and decimals as text), or its `repr` where it has no JSON form. Longer than `most`
     characters, it is cut and says so at its end. Never raises. Rule: TL-5.
     """
     if isinstance(value, str) and not isinstance(value, enum.Enum):
@@ -46,10 +49,14 @@ def result_text(value: object) -> str:
             text = _COMPACT.encode(_plain(value))
         except Exception:
             text = _safe_repr(value)
-    if len(text) > MAX_RESULT_CHARACTERS:
-        left_out = len(text) - MAX_RESULT_CHARACTERS
-        text = f"{text[:MAX_RESULT_CHARACTERS]}\n[{left_out} more characters left out]"
-    return text or NO_OUTPUT
+    return cut(text, most) or NO_OUTPUT
+
+
+def cut(text: str, most: int = MAX_RESULT_CHARACTERS) -> str:
+    """A text of at most `most` characters and, if it was longer, a note that says so."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}\n[{len(text) - most} more characters left out]"
 
 
 def error_result(error_type: ToolErrorType, message: str) -> str:

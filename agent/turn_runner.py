@@ -89,7 +89,7 @@ class TurnRunner:
         self._mark = None if spec.name == "agent" else {"agent": spec.name}
         team = team_of(spec)
         lazy = memory.window is None and all(one.context is not None for one in team.values())
-        self.journal = Journal(memory, conversation_id, lazy=lazy)
+        self.journal = Journal(memory, conversation_id, lazy=lazy, most=spec.max_result_characters)
         self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
         self._members = {
             name: (

@@ -21,7 +21,7 @@ from ..stores.message import Message
 from ..stores.record import NewRecord
 from . import tool_result
 from .context_budget import ContextBudget
-from .context_view import cut_result, shown_by_provider
+from .context_view import CONTENT_REF, cut_result, shown_by_provider
 from .delegation import DelegateTool
 from .errors import ModelError
 from .events import (
@@ -41,6 +41,7 @@ from .filters import (
 from .gate import ask_gate
 from .handoff import HandoffTool
 from .history import History
+from .kept_results import KeptResults, ResultReader, running_results, shown_result
 from .model import NO_USAGE, ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
 from .output import fitting
@@ -106,7 +107,11 @@ class TurnSteps:
         self.tools = ToolLoop(
             spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
             around=self._around_tool if self._filters else None,
+            most=tool_result.MAX_KEPT_CHARACTERS,
         )  # fmt: skip
+        self._most = spec.max_result_characters
+        self._results = KeptResults(memory, conversation_id, lambda: journal.epoch, self._most)
+        self._reads_results = any(isinstance(tool, ResultReader) for tool in spec.tool_list)
         self._hands_over = any(isinstance(tool, HandoffTool) for tool in spec.tool_list)
         self.delegates = any(isinstance(tool, DelegateTool) for tool in spec.tool_list)
         self.base: History | Sequence[Message] = ()
@@ -119,7 +124,7 @@ class TurnSteps:
                 spec.count_tokens,
                 by=spec.name,
                 conversation_id=conversation_id,
-                shown=cut_result,
+                shown=partial(cut_result, most=spec.max_result_characters),
             )
             if spec.context is not None
             else None
@@ -281,7 +286,9 @@ class TurnSteps:
         if isinstance(base, History):
             messages = base.shown_with(turn.messages())
         else:
-            messages, seen = await shown_by_provider(self._memory, self._id, base, turn.messages())
+            messages, seen = await shown_by_provider(
+                self._memory, self._id, base, turn.messages(), self._most
+            )
         if budget is not None:
             if not budget.reads:
                 return await budget.of_turn(turn, self._instructions)
@@ -341,6 +348,8 @@ class TurnSteps:
                     ToolStarted(call.step, call.call.id, call.call.name, call_arguments(call))
                 )
         failpoint("turn.before_tools")
+        if self._reads_results:
+            running_results.set(self._results)
         batch = self.batch = self.tools.run(jobs, _mark_started)
         environment: dict[str, object] = {}
         while (finished := await batch.next()) is not None:
@@ -350,7 +359,10 @@ class TurnSteps:
                 environment[str(call.index)] = text
                 call.environment, call.decision, call.started = text, None, False
                 continue
-            self._result(turn, call, text)
+            if len(text) > self._most:
+                await self._large_result(turn, call, text)
+            else:
+                self._result(turn, call, text)
             failpoint("turn.result")
             if self._watched or self._audience.listening:
                 await self._tool_ended(call)
@@ -372,8 +384,26 @@ class TurnSteps:
         )
         return ToolJob(call, call.call.name, call_arguments(call), context)
 
-    def _result(self, turn: TurnState, call: Call, text: str) -> None:
+    async def _large_result(self, turn: TurnState, call: Call, text: str) -> None:
+        """Keep the whole of it as a blob, and its beginning in the log.
+
+        Not of a tool that returns direct, whose result is the answer; nor where the memory has no
+        place for it: then it is in the log whole, and shown cut.
+        """
+        tool = self.tools.by_name.get(call.call.name)
+        if tool is not None and not tool.return_direct:
+            ref = await self._results.keep(text)
+            failpoint("turn.result_kept")
+            if ref is not None:
+                shown = shown_result(text, self._most, ref, readable=self._reads_results)
+                self._result(turn, call, shown, ref)
+                return
+        self._result(turn, call, tool_result.cut(text))
+
+    def _result(self, turn: TurnState, call: Call, text: str, ref: str | None = None) -> None:
         message = tool_message(call, text)
+        if ref is not None:
+            message = message.replace(**{CONTENT_REF: ref})
         mark = self._handoff(call, text) if self._hands_over else None
         self.journal.append(
             turn.append_id(call.step), [NewRecord(message, turn_id=turn.turn_id, mark=mark)]

@@ -96,6 +96,9 @@ if TYPE_CHECKING:
     from .agent.gate import (
         GateCall,
     )
+    from .agent.kept_results import (
+        result_reader,
+    )
     from .agent.kernel import (
         Kernel,
         KernelResult,
@@ -436,6 +439,7 @@ _HOMES: dict[str, str] = {
         "default_runtime",
     ),
     "managed_agents": "agent.managed_agents",
+    "result_reader": "agent.kept_results",
 }  # fmt: skip
 
 __all__ = [
@@ -469,7 +473,7 @@ __all__ = [
     "TurnNotRunning", "TurnOutcome", "TurnResult", "TurnStarted", "Unavailable", "Usage",
     "Window", "approx_token_count", "conversation_transcript", "current_runtime",
     "current_turn", "default_store", "delegate", "drive_session", "fan_out", "fit_context",
-    "loop", "managed_agents", "memory_filter", "run_session", "scan", "session",
+    "loop", "managed_agents", "memory_filter", "result_reader", "run_session", "scan", "session",
     "split_to_budget", "telemetry", "token_counter", "tool", "transcript_for",
     "value_fingerprint",
 ]  # fmt: skip

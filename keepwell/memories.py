@@ -12,7 +12,7 @@ from .memory.provider_home import ProviderHome
 from .memory.turn_gate import turn_gates
 from .stores import DiskStore, Store
 from .stores.disk_engine import DiskEngine
-from .stores.disk_session_store import DiskSessionStore
+from .stores.disk_session_store import DiskSessionStore, still_holds
 from .stores.memory_session_store import MemorySessionStore
 from .stores.store_handle import StoreHandle
 
@@ -65,10 +65,10 @@ class Memories:
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,
             probes=not custom or accepts(target.append, "cursor"),
-            kept_beside=partial(self._kept_beside, target),
+            kept_beside=partial(self._kept_beside, target), lasting=isinstance(target, StoreHandle),
         )  # fmt: skip
 
-    def _kept_beside(self, target: Any) -> RowsSessionStore:
+    def _kept_beside(self, target: Any) -> RowsSessionStore | None:
         """Where summaries and large contents of a store's conversations are kept.
 
         In the store's own environment if it has one, so that they go and are saved with it.
@@ -83,7 +83,14 @@ class Memories:
             on_disk = isinstance(target, DiskStore) or (
                 isinstance(target, StoreHandle) and isinstance(target.port.engine, DiskEngine)
             )
-            kept = DiskSessionStore(target) if on_disk else MemorySessionStore()
+            if on_disk:
+                kept = DiskSessionStore(target)
+            elif isinstance(target, StoreHandle):
+                if target.port.engine is None and not isinstance(target, Store):
+                    return None  # it is away, and nobody knows what it is
+                kept = MemorySessionStore(holds=partial(still_holds, target))
+            else:
+                kept = MemorySessionStore()
             self._beside[key] = kept
         return kept
 

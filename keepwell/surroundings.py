@@ -18,7 +18,7 @@ from .sessions.session import Session
 from .sessions.turn_loop import body_for
 from .stores import DiskStore
 from .stores.conversation_id import TEMPORARY_PREFIX
-from .stores.disk_session_store import DiskSessionStore
+from .stores.disk_session_store import DiskSessionStore, still_holds
 from .stores.memory_session_store import MemorySessionStore
 from .stores.session_state import LogRecords
 
@@ -42,7 +42,9 @@ def session_store_of(runtime: Runtime) -> RowsSessionStore:
     def append(log: LogRecords) -> Future[None]:
         return runtime.system.run(append_until_acknowledged(store, log))
 
-    return MemorySessionStore(wall=runtime.system.clock.time, append_log=append)
+    return MemorySessionStore(
+        wall=runtime.system.clock.time, append_log=append, holds=partial(still_holds, store)
+    )
 
 
 async def append_until_acknowledged(store: Any, log: LogRecords) -> None:

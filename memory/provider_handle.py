@@ -24,7 +24,8 @@ class ProviderHandle:
 
     `journal`: whether durable turns hold on it (PV-9). `gates`: the turn gates of its store.
     `probes`: whether an append may carry a cursor, so that its id can be looked up. `kept_beside`
-    gives the session store in which summaries and large contents of the conversations are kept.
+    gives the session store in which summaries and large contents of the conversations are kept,
+    or None; `lasting`: whether that lives as long as the conversations.
     While the actor is restarted, requests are sent again under their append id for 35 s.
     """
 
@@ -37,7 +38,8 @@ class ProviderHandle:
         window: Window | None = None,
         custom: bool = False,
         probes: bool = True,
-        kept_beside: Callable[[], RowsSessionStore] | None = None,
+        kept_beside: Callable[[], RowsSessionStore | None] | None = None,
+        lasting: bool = False,
     ) -> None:
         self._home = home
         self.journal = journal
@@ -46,11 +48,19 @@ class ProviderHandle:
         self.custom = custom
         self.probes = probes
         self._kept_beside = kept_beside
+        self._lasting = lasting
 
     @property
     def home(self) -> ProviderHome:
         """The place of the provider's actor."""
         return self._home
+
+    @property
+    def contents(self) -> RowsSessionStore | None:
+        """Where large contents of messages are kept; None if they must stay in the messages."""
+        if self.custom or not self._lasting or self._kept_beside is None:
+            return None
+        return self._kept_beside()
 
     @property
     def summaries(self) -> SummaryStore | None:
@@ -114,6 +124,7 @@ class NoMemory:
     probes = False
     window = None
     summaries = None
+    contents = None
 
     def __init__(self) -> None:
         from .turn_gate import TurnGates

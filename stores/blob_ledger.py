@@ -103,6 +103,33 @@ def hold_for_records(
         hold(rows, tenant, ref, holder)
 
 
+def keep_for_records(
+    rows: Rows,
+    tenant: str,
+    data: bytes,
+    digest: bytes,
+    now: float,
+    conversation_id: str,
+    epoch: int,
+) -> str:
+    """Store bytes that a record of a conversation is about to mention, held from the start."""
+    ref = put(rows, tenant, data, digest, now)
+    hold_for_records(rows, tenant, (ref,), conversation_id, epoch)
+    return ref
+
+
+def held_for_records(rows: Rows, conversation_id: str, epoch: int) -> list[str]:
+    """The refs of the blobs that the records of a conversation hold."""
+    first = HOLD + short_hash(b"records", conversation_id.encode(), b"%d" % epoch)
+    refs = []
+    for name, _ in rows.scan(first, first + b"\xff" * (_KEY_SIZE + 1)):
+        key = name[len(first) :]
+        known = rows.get(BLOB + key)
+        if known is not None:
+            refs.append(blob_ref(unpack(known)[0], key[-32:]))
+    return refs
+
+
 def record_holds(rows: Rows) -> list[tuple[str, int]]:
     """The conversations and epochs whose records hold blobs."""
     found = rows.scan(RECORD_HOLDS, RECORD_HOLDS + b"\xff" * 17)

@@ -76,11 +76,7 @@ class DiskSessionStore(RowsSessionStore):
         return answer
 
     def _holds(self, conversation_id: str, epoch: int) -> bool:
-        info = self._handle.info(conversation_id)
-        if not info.done() or info.error() is not None:
-            return True
-        found = info.get()
-        return found.epoch == epoch and found.exists
+        return still_holds(self._handle, conversation_id, epoch)
 
     def _read(self, work: Callable[[Rows], T]) -> Future[T]:
         def read(engine: Any) -> T:
@@ -92,3 +88,12 @@ class DiskSessionStore(RowsSessionStore):
             return result
 
         return self._handle.port.read(read, self._handle.timeout)
+
+
+def still_holds(store: StoreHandle, conversation_id: str, epoch: int) -> bool:
+    """Whether a store has records of this epoch of a conversation; True while it cannot say."""
+    info = store.info(conversation_id)
+    if not info.done() or info.error() is not None:
+        return True
+    found = info.get()
+    return found.epoch == epoch and found.exists

@@ -23,7 +23,8 @@ class MemorySessionStore(RowsSessionStore):
     """`SessionStore`, `SessionJournal` and `BlobStore` in one object, in memory.
 
     Safe to use from any thread. `append_log`: appends to a conversation, elsewhere, what a turn
-    adds to it (E7), and returns a future; the commit is done when that is.
+    adds to it (E7), and returns a future; the commit is done when that is. `holds`: whether
+    records of an epoch of a conversation may still be there; without it they are taken to be.
     """
 
     def __init__(
@@ -33,10 +34,15 @@ class MemorySessionStore(RowsSessionStore):
         retain_revisions: int = RETAIN_REVISIONS,
         wall: Callable[[], float] = time.time,
         append_log: Callable[[LogRecords], Future[Any]] | None = None,
+        holds: Callable[[str, int], bool] | None = None,
     ) -> None:
         super().__init__(empty_value=empty_value, retain_revisions=retain_revisions, wall=wall)
         self._rows = MemoryRows()
         self._append_log = append_log
+        self._still_holds = holds
+
+    def _holds(self, conversation_id: str, epoch: int) -> bool:
+        return self._still_holds is None or self._still_holds(conversation_id, epoch)
 
     def _write(
         self,

@@ -18,6 +18,7 @@ from ..actors.errors import InvalidValue
 from ..actors.future import Future
 from . import blob_ledger
 from .blob_store import MIN_AGE, Collected, check_tenant, parse_ref
+from .conversation_id import conversation_key
 from .errors import shown
 from .plain import Plain, canonical_json, copy_plain
 from .session_rows import Rows, short_hash
@@ -70,6 +71,30 @@ class RowsBlobStore(ABC):
             return self._write(lambda rows: blob_ledger.put(rows, tenant, kept, digest, now))
 
         return guarded(prepare)
+
+    def keep_for_records(
+        self, tenant: str, data: bytes, conversation_id: str, epoch: int
+    ) -> Future[str]:
+        """Store bytes that the records of a conversation's epoch hold until it is cleared; the ref.
+
+        To be done before the append of the record that mentions the ref (C16).
+        """
+
+        def prepare() -> Future[str]:
+            check_tenant(tenant)
+            conversation_key(conversation_id)
+            kept, digest, now = bytes(data), sha256(data).digest(), self._wall()
+            return self._write(
+                lambda rows: blob_ledger.keep_for_records(
+                    rows, tenant, kept, digest, now, conversation_id, epoch
+                )
+            )
+
+        return guarded(prepare)
+
+    def held_for_records(self, conversation_id: str, epoch: int) -> Future[list[str]]:
+        """The refs of the blobs that the records of a conversation's epoch hold."""
+        return self._read(lambda rows: blob_ledger.held_for_records(rows, conversation_id, epoch))
 
     def get(self, tenant: str, ref: str) -> Future[bytes]:
         """See BlobStore."""

@@ -7,7 +7,8 @@ still counts) and a line for each record: `{"seq", "message", "turn_id", "tokens
 "records", "digest"}`, so that a retry that comes after the import is recognised (CS-15). Ids of
 more than 200 bytes are known by their hash only: `{"$bytes": base64}`. Append ids from before a
 clear stand between the two, as `{"append": {"id", "records", "digest", "epoch", "first_seq"}}`
-(CS-16). Values are in the form of `json_lines`.
+(CS-16). Values are in the form of `json_lines`; large contents that are kept beside the log are
+carried by `blob_transfer`.
 
 The last line is `{"end": true}`: without it the file was cut short.
 
@@ -25,6 +26,7 @@ from zlib import crc32
 
 from ..actors.errors import InvalidValue
 from .append_ids import append_ids, remember
+from .blob_transfer import blob_lines, keep_blob
 from .codec import encode_body
 from .conversation import EPOCH_TIME
 from .conversation_id import is_temporary
@@ -105,6 +107,7 @@ def _conversation(engine: DiskEngine, conversation_id: str, epoch: int,
         return
     yield line({"conversation": conversation_id, "epoch": epoch, "records": view.cursor})
     appends: dict[int, tuple[bytes, IdEntry]] = {}
+    blobs: set[str] = set()
     for name, entry in append_ids(engine, conversation):
         if entry.epoch < epoch:
             yield line({"append": {**_append(name, entry), "epoch": entry.epoch,
@@ -118,6 +121,7 @@ def _conversation(engine: DiskEngine, conversation_id: str, epoch: int,
         except DamagedStore:
             records = _one_by_one(engine, conversation_id, epoch, first, last, skip)
         for record in records:
+            yield from blob_lines(engine, record, blobs)
             item = _plain(record)
             if record.seq in appends:
                 item["append"] = _append(*appends[record.seq])
@@ -215,6 +219,11 @@ class _Import:
             raise InvalidExport(number, "a record stands before its conversation")
         elif "append" in item and "seq" not in item:
             self._cleared.append(_id_entry(number, item["append"]))
+        elif "blob" in item:
+            try:
+                keep_blob(self._engine, self._id, item)
+            except ValueError as problem:
+                raise InvalidExport(number, str(problem)) from problem
         else:
             self._record(number, item)
 
