@@ -214,13 +214,15 @@ def cost(children: int, operations: int) -> dict[str, float]:
     with ActorSystem():
         dynamic = DynamicSupervisor.start(ChildSpec("q", Quiet), per_child=True)
         fixed = Supervisor.start(max_restarts=10**6)
-        refs = [dynamic.start_child(n).get(timeout=10) for n in range(children)]
-        for n in range(children):
-            fixed.start_child(ChildSpec(n, Quiet)).get(timeout=10)
+        # All at once: one after the other each waits for two threads to hand over to each other.
+        begun = [dynamic.start_child(n) for n in range(children)]
+        begun_fixed = [fixed.start_child(ChildSpec(n, Quiet)) for n in range(children)]
+        refs = [started.get(timeout=30) for started in begun]
+        for started in begun_fixed:
+            started.get(timeout=30)
         spent: dict[str, float] = {}
 
         def measure(name: str, action: Any) -> None:
-            gc.collect()
             gc.disable()  # a collection walks whatever all tests before have left
             try:
                 begin = time.process_time()
