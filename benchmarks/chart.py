@@ -16,7 +16,7 @@ from types import MappingProxyType
 from .report import compact
 
 # Narrow, so that the text is still readable where the whole width is a phone's.
-WIDTH = 480
+WIDTH = 400
 _ROW = 42
 _BAR = 12
 
@@ -87,7 +87,7 @@ def bars(title: str, given: Sequence[Bar]) -> str:
         ]
     if logarithmic:
         parts.append(_text(0, height - 4, "logarithmic scale: a step is a factor", quiet=True,
-                           size=12))
+                           size=13))
     return "".join([*parts, "</svg>"])
 
 
@@ -95,7 +95,7 @@ def curves(
     title: str, given: Sequence[Curve], *, x: str, y: str, mark: tuple[float, str] | None = None
 ) -> str:
     """Return lines over two logarithmic axes, with a legend; `mark` is an x and what it is."""
-    left, right, top, bottom = 50, 14, 62, 290
+    left, right, top, bottom = 50, 14, 62, 270
     xs = [point[0] for curve in given for point in curve.points]
     ys = [max(point[1], 1e-6) for curve in given for point in curve.points]
     low, high = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
@@ -112,32 +112,32 @@ def curves(
 
     parts = [_open(title, bottom + 44)]
     parts += _legend([curve.label for curve in given], left)
-    parts.append(_text(left - 8, top - 18, y, quiet=True, size=12, anchor="end"))
+    parts.append(_text(left - 8, top - 18, y, quiet=True, size=13, anchor="end"))
     for decade in range(low, high + 1):
         level = up(10.0**decade)
         parts += [
             _level(left, WIDTH - right, level),
-            _text(left - 8, level + 4, f"{10.0**decade:,g}", anchor="end", quiet=True, size=12),
+            _text(left - 8, level + 4, f"{10.0**decade:,g}", anchor="end", quiet=True, size=13),
         ]
     free = 0.0
     for value in sorted(set(xs)):
         place = across(value)
         if place >= free:  # labels that would touch are left out
             parts.append(_text(place, bottom + 18, f"{value:,.0f}", anchor="middle", quiet=True,
-                               size=12))
-            free = place + 46
+                               size=13))
+            free = place + 50
     if mark is not None:
         place = across(mark[0])
         anchor = "end" if place > WIDTH * 0.6 else "start"
         parts += [
             (f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{top - 8}" y2="{bottom}" '
              'stroke="var(--quiet)" stroke-dasharray="3 4"/>'),
-            _text(place + (-6 if anchor == "end" else 6), top + 2, mark[1], anchor=anchor, size=12),
+            _text(place + (-6 if anchor == "end" else 6), top + 2, mark[1], anchor=anchor, size=13),
         ]
     for index, curve in enumerate(given):
         points = [(across(px), up(py)) for px, py in curve.points]
         parts += _line(points, _LINES[index % len(_LINES)])
-    parts.append(_text(WIDTH - right, bottom + 38, x, anchor="end", quiet=True, size=12))
+    parts.append(_text(WIDTH - right, bottom + 38, x, anchor="end", quiet=True, size=13))
     return "".join([*parts, "</svg>"])
 
 
@@ -164,12 +164,12 @@ def series(title: str, panels: Sequence[Panel], *, x: str) -> str:
         first, last = min(xs), max(xs)
         parts.append(_text(0, top - 10, panel.label))
         if len(panel.curves) > 1:
-            parts += _legend([curve.label for curve in panel.curves], 200, y=top - 10)
+            parts += _legend([curve.label for curve in panel.curves], 170, y=top - 10)
         for level in (0.0, most):
             y = bottom - level / most * tall
             parts += [_level(left, WIDTH - right, y),
                       _text(left - 8, y + 4, compact(level) if level else "0", anchor="end",
-                            quiet=True, size=12)]
+                            quiet=True, size=13)]
         for number, curve in enumerate(panel.curves):
             points = [
                 (left + 6 + (px - first) / ((last - first) or 1) * (WIDTH - left - right - 12),
@@ -177,12 +177,12 @@ def series(title: str, panels: Sequence[Panel], *, x: str) -> str:
                 for px, py in curve.points
             ]  # fmt: skip
             parts += _line(points, _LINES[number % len(_LINES)])
-        parts.append(_text(WIDTH - right, top - 10, panel.unit, anchor="end", quiet=True, size=12))
+        parts.append(_text(WIDTH - right, top - 10, panel.unit, anchor="end", quiet=True, size=13))
     times = [point[0] for panel in panels for curve in panel.curves for point in curve.points]
     parts += [
-        _text(left, height - 12, f"{min(times):.3g}", quiet=True, size=12),
-        _text(WIDTH - right, height - 12, f"{max(times):.3g} {x}", anchor="end", quiet=True,
-              size=12),
+        _text(left, height - 12, f"{min(times):.0f}", quiet=True, size=13),
+        _text(WIDTH - right, height - 12, f"{max(times):.0f} {x}", anchor="end", quiet=True,
+              size=13),
     ]
     return "".join([*parts, "</svg>"])
 
@@ -233,7 +233,7 @@ def _level(left: float, right: float, y: float) -> str:
 
 
 def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", quiet: bool = False, size: int = 14,
+    x: float, y: float, text: str, *, anchor: str = "start", quiet: bool = False, size: int = 15,
     bold: bool = False,
 ) -> str:
     weight = ' font-weight="600"' if bold else ""

@@ -50,6 +50,7 @@ ul { margin: .5rem 0; padding-left: 1.15rem; } li { margin: .2rem 0; font-size: 
 .missed { color: var(--third); }
 summary { color: var(--quiet); cursor: pointer; font-size: .9rem; }
 details { margin: .5rem 0 0; } details p { max-width: 75ch; font-size: .93rem; }
+@media (max-width: 480px) { body { padding: 16px 12px 48px; } article { padding: .85rem .8rem; } }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
 td, th { border-bottom: 1px solid var(--rule); padding: .3rem .8rem .3rem 0; text-align: left;

@@ -54,7 +54,8 @@ def questions(scale: Scale) -> Sequence[Question]:
     return [
         Question(
             "steady", f"What changes within {seconds:g} s of turns?", "turn", slices,
-            [_later("soak_throughput_late_vs_early", "turns_per_s", "throughput", floor=0.7),
+            [_later("soak_throughput_late_vs_early", "turns_per_s", "throughput",
+                    floor=scale.pick(0.7, None)),
              _later("soak_p99_late_vs_early", "p99_ms", "p99 latency"),
              _later("soak_memory_late_vs_early", "anon_mib", "memory", ceiling=1.25),
              _file_growth("soak_file_bytes_per_turn", scale.pick(2_000.0, None))],

@@ -81,8 +81,8 @@ def _lookup(watch: Stopwatch, operations: int) -> None:
         table.insert((number, _VALUE))
     with watch:
         for number in range(operations):
-            rows = table.lookup(number)
-    assert rows == [(operations - 1, _VALUE)]
+            table.lookup(number)
+    assert table.lookup(0) == [(0, _VALUE)]
     table.drop()
 
 
@@ -118,5 +118,5 @@ def _disk_lookup(watch: Stopwatch, operations: int) -> None:
         table.insert([(number, _VALUE) for number in range(operations)])
         with watch:
             for number in range(operations):
-                rows = table.lookup(number)
-        assert rows == [(operations - 1, _VALUE)]
+                table.lookup(number)
+        assert table.lookup(0) == [(0, _VALUE)]
