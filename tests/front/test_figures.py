@@ -31,7 +31,7 @@ def test_the_pictures_show_what_the_kept_run_measured(kept: list[figures.Run]) -
     drawn = dict(figures.pictures(kept[0]))
     assert len(drawn) == 2 * len(figures.DRAWN)
     folder = ROOT / figures.PICTURES
-    assert {path.name for path in folder.iterdir()} == set(drawn)
+    assert set(drawn) <= {path.name for path in folder.iterdir()}
     for name, svg in drawn.items():
         assert (folder / name).read_text(encoding="utf-8") == svg, name
         ElementTree.fromstring(svg)
