@@ -77,6 +77,11 @@ class ContextBudget:
         self._turns: dict[int, tuple[Message, Turn]] = {}
         self._summary = _LastSummary()
 
+    def offer(self, schemas: Sequence[ToolSchema]) -> None:
+        """From now on these tools are sent, and take their part of the budget."""
+        self._schemas = schemas
+        self._cost = None
+
     @property
     def reads(self) -> bool:
         """Whether the policy shows more than the running turn."""

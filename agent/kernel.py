@@ -37,6 +37,7 @@ from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
 from .output import OutputForm, fitting, invalid_output, output_form
 from .tool import Tool, as_tools
+from .tool_source import LiveTools, tools_now
 from .tool_context import ToolContext
 from .tool_loop import ToolJob, ToolLoop
 from .turn_errors import LimitReached
@@ -93,7 +94,7 @@ class Kernel:
         if missing or isinstance(model, type):
             raise InvalidValue(f"model={model!r} is no ChatModel: pass for example OpenAIModel(…)")
         self.model = model
-        self.tools: tuple[Tool, ...] = as_tools(tools)
+        self.given_tools = as_tools(tools)
         self.instructions = instructions
         given = list(filters)
         memories = [one for one in given if isinstance(one, MemoryFilter)]
@@ -108,6 +109,11 @@ class Kernel:
         self._model_timeout = model_timeout
         self._tool_timeout = tool_timeout
         self._parallel = parallel_tools
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, those of sources as they are now."""
+        return tools_now(self.given_tools)
 
     @property
     def uses_memory(self) -> bool:
@@ -207,8 +213,9 @@ class _Invocation:
         self._seen = -1  # the newest round of which text was shown
         self._deltas = DeltaChain(kernel.filters, self._state)
         self._shown: asyncio.Queue[str | StepRestarted | None] | None = None
+        self._live = LiveTools(kernel.given_tools)
         self._tools = ToolLoop(
-            kernel.tools, call_threads(), timeout=kernel._tool_timeout, parallel=kernel._parallel,
+            self._live.now(), call_threads(), timeout=kernel._tool_timeout, parallel=kernel._parallel,
             around=self._around_tool,
         )  # fmt: skip
         self._chain = chat_chain(kernel.filters, self._ask_model)
@@ -256,6 +263,9 @@ class _Invocation:
         while True:
             if self._rounds >= kernel._max_rounds:
                 raise LimitReached("max_rounds", self._result(""))
+            if self._live.sources:
+                await self._live.settled()
+                self._tools.use(self._live.now())
             request = ChatRequest(
                 new if self._memory is not None else tuple(self._messages), self._tools.schemas,
                 self._conversation, self._id, self._rounds, self._shown is not None, self._state,

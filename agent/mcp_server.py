@@ -13,36 +13,25 @@ import contextlib
 import functools
 import importlib
 import os
-import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
 from ..actors import telemetry
-from ..actors.async_actor import AsyncActor
-from ..actors.errors import ActorDied, InvalidValue, Unavailable
+from ..actors.errors import ActorDied, InvalidValue
+from ..actors.future import Future
 from ..actors.ref import ActorRef
 from ..supervision.child_spec import ChildSpec
 from .endpoint_model import require
-from .errors import ModelError, ToolError
+from .mcp_server_actor import CallTool, ListedTool, ListTools, McpServerActor, McpUnavailable
 from .tool import Tool
-from .wire import clean_json, wire_name
+from .wire import wire_name
 
-_INVALID_PARAMS: Final = -32602
-_TIMED_OUT: Final = -32001
-_FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 30.0
-_PING_SECONDS: Final = 30.0
+if TYPE_CHECKING:
+    from ..actors.system import ActorSystem
 
-
-class McpUnavailable(Unavailable):
-    """The MCP server could not be reached in time; `reason` is what the last attempt met."""
-
-    def __init__(self, server: str, reason: object) -> None:
-        super().__init__(f"the MCP server {server!r} is not available: {reason}")
-        self.server, self.reason = server, reason
+__all__ = ["McpServer", "McpUnavailable"]
 
 
 class McpServer:
@@ -55,8 +44,11 @@ class McpServer:
     file for what the program writes there; dropped without.
 
         server = McpServer("time", command=[sys.executable, "-m", "mcp_server_time"])
-        await runtime.start_child(server.child_spec())
-        spec = AgentSpec(model, tools=await server.tools())
+        agent = await runtime.spawn(AgentSpec(model, tools=[add, server]))
+
+    Among an agent's tools it is a ToolSource: started with the first agent that has it, in the
+    runtime's tree, and asked before each step what there is now. While it is away its tools stay,
+    and their calls are `transient` errors.
 
     Raises InvalidValue for a bad combination, ModelError "not_installed" without the extra.
     """
@@ -94,7 +86,12 @@ class McpServer:
         self._headers = dict(headers or {})
         self._stderr = stderr
         self._ref: ActorRef[Any] | None = None
+        self._arrived: Future[None] = Future()
         self._keeper: asyncio.Task[None] | None = None
+        self._listed: tuple[ListedTool, ...] = ()
+        self._tools: tuple[Tool, ...] = ()
+        # Pending until the first attempt to connect has ended, and while the list is read anew.
+        self._known: Future[None] = Future()
 
     def __repr__(self) -> str:
         # Without env and headers: they hold secrets.
@@ -104,15 +101,61 @@ class McpServer:
         """The child to start: `runtime.start_child(server.child_spec())`. Starting never waits."""
         return ChildSpec(("mcp", self.name), functools.partial(McpServerActor, self))
 
+    def spawn(self, system: ActorSystem) -> object:
+        """Start its actor, for a supervisor; the future gets its ref."""
+        return McpServerActor.options(system=system).spawn(self)
+
+    def is_started(self, system: ActorSystem) -> bool:
+        """Whether it was started in this actor system, by whomever."""
+        return self._ref is not None and self._ref.system is system
+
     async def tools(self) -> tuple[Tool, ...]:
         """The server's tools as they are now; waits for a connection, `timeout` seconds at most.
 
         A tool that the server calls idempotent or read-only is run again after a crash. Raises
         McpUnavailable. Tools taken earlier stay valid: they reach the server by this object, over
-        its restarts and reconnections.
+        its restarts and reconnections. This list is of one moment: give the server itself to an
+        agent that is to see changes.
         """
-        listed = await self._ask(ListTools())
-        return tuple(self._tool(each) for each in listed)
+        await self._ask(ListTools())
+        return self._tools
+
+    def current_tools(self) -> tuple[Tool, ...]:
+        """The tools as last known, also while the server is away; () before the first connection.
+
+        The same tuple as long as they have not changed. Never waits.
+        """
+        return self._tools
+
+    async def settled(self) -> None:
+        """Return when `current_tools` is up to date, or it cannot be.
+
+        Waits for the first attempt to connect, and while a changed list is being read, `timeout`
+        seconds at most; never for a server that is away. Raises McpUnavailable if nobody has
+        started it.
+        """
+        if self._ref is None:
+            raise self._not_started()
+        if not self._known.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.timeout):
+                    await self._known
+
+    def learned(self, listed: tuple[ListedTool, ...]) -> None:
+        """Its actor has read the list."""
+        if listed != self._listed:
+            self._listed = listed
+            self._tools = tuple(self._tool(each) for each in listed)
+            telemetry.emit(
+                "keepwell.mcp.tools_changed", server=self.name, tools=[t.name for t in self._tools]
+            )
+
+    def settle(self, *, known: bool) -> None:
+        """Its actor is done with reading the list, or has to read it anew."""
+        if known:
+            self._known.complete(None)
+        elif self._known.done():
+            self._known = Future()
 
     def _tool(self, listed: ListedTool) -> Tool:
         async def call(**arguments: object) -> object:
@@ -127,18 +170,44 @@ class McpServer:
         )
 
     async def _ask(self, message: ListTools | CallTool) -> Any:
-        ref = self._ref
-        if ref is None:
-            raise McpUnavailable(self.name, "it was not started: start its child_spec()")
-        try:
-            # A little longer than the actor's own deadline, which says more.
-            return await ref.call(message, timeout=2 * self.timeout + 5)
-        except ActorDied as error:
-            raise McpUnavailable(self.name, f"its actor ended ({error.reason!r})") from error
+        while True:
+            arrived, ref = self._arrived, self._ref
+            if ref is None:
+                raise self._not_started()
+            try:
+                # A little longer than the actor's own deadline, which says more.
+                return await ref.call(message, timeout=2 * self.timeout + 5)
+            except ActorDied as error:
+                ended = McpUnavailable(self.name, f"its actor ended ({error.reason!r})")
+                if error.reason != "noproc" or ref.system.closed:
+                    raise ended from error
+            # It was not there any more, and so has not got the message: the next one gets it.
+            if self._ref is ref:
+                try:
+                    async with asyncio.timeout(self.timeout):
+                        await arrived
+                except TimeoutError:
+                    raise ended from None
+
+    def moved_in(self, ref: ActorRef[Any]) -> None:
+        """An incarnation of its actor has started."""
+        self._ref = ref
+        arrived, self._arrived = self._arrived, Future()
+        arrived.complete(None)
+
+    def _not_started(self) -> McpUnavailable:
+        return McpUnavailable(
+            self.name,
+            "it was not started: give it to an agent, or start its child_spec() in a runtime",
+        )
 
     @asynccontextmanager
-    async def _connected(self, on_message: Any) -> AsyncGenerator[Any]:
-        """A client in a session with the server; must be left in the task that entered it."""
+    async def _connected(self, on_message: Any, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
+        """A client in a session with the server; must be left in the task that entered it.
+
+        `on_end`: called when nothing more will come from the server, which a client tells only
+        those who wait for a reply.
+        """
         mcp: Any = await asyncio.to_thread(importlib.import_module, "mcp")
         async with contextlib.AsyncExitStack() as stack:
             target: Any
@@ -159,7 +228,7 @@ class McpServer:
                 target = http.streamable_http_client(self._url, http_client=client)
             yield await stack.enter_async_context(
                 mcp.Client(
-                    target,
+                    _noticing(target, on_end),
                     read_timeout_seconds=self.timeout,
                     message_handler=on_message,
                     cache=None,
@@ -167,258 +236,40 @@ class McpServer:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ListTools:
-    """Ask for the tools; the reply is a tuple of ListedTool."""
+@asynccontextmanager
+async def _noticing(transport: Any, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
+    """A transport whose end is noticed."""
+    async with transport as (incoming, outgoing):
+        yield _Incoming(incoming, on_end), outgoing
 
 
-@dataclass(frozen=True, slots=True)
-class CallTool:
-    """Call a tool of the server; the reply is its output as text."""
+class _Incoming:
+    """The stream of what comes from a server, as the client reads it."""
 
-    name: str
-    arguments: Mapping[str, object]
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    """A tool as the server describes it."""
+    async def __aenter__(self) -> _Incoming:
+        await self._stream.__aenter__()
+        return self
 
-    name: str
-    description: str
-    parameters: Mapping[str, object]
-    idempotent: bool
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
 
+    def __aiter__(self) -> _Incoming:
+        return self
 
-class McpServerActor(AsyncActor):
-    """Keeps the connection to one MCP server, and serves calls over it side by side."""
-
-    def __init__(self, server: McpServer) -> None:
-        super().__init__()
-        self._server = server
-        self._client: Any = None
-        self._tools: tuple[ListedTool, ...] = ()
-        self._reason: object = "not connected yet"
-        self._ready = asyncio.Event()
-        self._broken = asyncio.Event()
-        self._wanted = asyncio.Event()
-        self._waiting = 0  # requests that wait for a client
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def on_start(self) -> None:
-        """Begin to connect; nobody waits for it."""
-        ref: Any = self.actor_ref  # pykka types it as its own
-        server = self._server
-        before = server._keeper
-        if before is not None and not before.done():
-            # Of an incarnation that was killed, and so could not end its connection itself.
-            before.get_loop().call_soon_threadsafe(before.cancel)
-        server._ref = ref
-        server._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
-
-    async def on_stop(self) -> None:  # type: ignore[override]  # an AsyncActor may await in it
-        """End the calls under way and the connection; a program that was started ends too."""
-        keeper = self._server._keeper
-        tasks = [*self._tasks, *([] if keeper is None else [keeper])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def on_receive(self, message: object) -> None:
-        """Serve a request beside those that are under way."""
-        request = self.defer()
-
-        async def serve() -> None:
-            try:
-                if isinstance(message, ListTools):
-                    await self._client_ready()
-                    request.reply(self._tools)
-                elif isinstance(message, CallTool):
-                    request.reply(await self._call(message))
-                else:
-                    request.fail(InvalidValue(f"{message!r} is no request to an MCP server"))
-            except Exception as error:
-                request.fail(error)
-
-        task = asyncio.get_running_loop().create_task(serve())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _client_ready(self) -> Any:
-        """The client, once there is one. Raises McpUnavailable after the server's timeout."""
-        self._wanted.set()
-        self._waiting += 1
+    async def __anext__(self) -> Any:
         try:
-            async with asyncio.timeout(self._server.timeout):
-                while self._client is None:
-                    await self._ready.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting -= 1
-        if self._client is None:
-            raise McpUnavailable(self._server.name, self._reason)
-        return self._client
-
-    async def _call(self, message: CallTool) -> str:
-        client = await self._client_ready()
-        shared: Any = importlib.import_module("mcp.shared.exceptions")
-        try:
-            result = await client.call_tool(
-                message.name,
-                dict(message.arguments),
-                read_timeout_seconds=self._server.timeout,
-            )
-        except shared.MCPError as error:
-            raise self._tool_error(message, error) from error
-        except TimeoutError as error:
-            raise ToolError(
-                f"{message.name}: no answer within {self._server.timeout:g} s; outcome unknown",
-                type="transient",
-            ) from error
-        except Exception as error:
-            self._lose_client()
-            raise ToolError(
-                f"{message.name}: the connection to the MCP server {self._server.name!r} broke "
-                f"({type(error).__name__}: {error}); outcome unknown",
-                type="transient",
-            ) from error
-        text = _output(result.content)
-        if result.is_error:
-            raise ToolError(text or f"{message.name} failed")
-        return text
-
-    def _tool_error(self, message: CallTool, error: Any) -> ToolError:
-        if error.code == _INVALID_PARAMS:
-            return ToolError(error.message, type="invalid_arguments")
-        if error.code == _TIMED_OUT:
-            return ToolError(
-                f"{message.name}: no answer within {self._server.timeout:g} s; outcome unknown",
-                type="transient",
-            )
-        if "closed" in error.message.lower() or error.code == -32000:
-            self._lose_client()
-            return ToolError(
-                f"{message.name}: the MCP server {self._server.name!r} went away "
-                f"({error.message}); outcome unknown",
-                type="transient",
-            )
-        return ToolError(error.message)
-
-    async def _keep_connected(self) -> None:
-        pause = _FIRST_PAUSE
-        while self.actor_ref.is_alive():
-            changed = asyncio.Event()
-            self._broken.clear()
-            try:
-                async with self._server._connected(
-                    functools.partial(_note_change, changed)
-                ) as client:
-                    await self._learn(client)
-                    self._client = client
-                    self._ready.set()
-                    pause = _FIRST_PAUSE
-                    telemetry.emit("keepwell.mcp.connected", server=self._server.name)
-                    await self._watch(client, changed)
-                    self._reason = "the connection broke"
-            except Exception as error:
-                self._reason = _reason(error)
-            self._lose_client()
-            telemetry.emit(
-                "keepwell.mcp.disconnected", server=self._server.name, reason=str(self._reason)
-            )
-            # While someone asks the pauses are short, but there are some: a server that dies at
-            # every start must not be started as fast as it is asked for.
-            if not self._waiting:
-                self._wanted.clear()
-            await asyncio.sleep(min(pause, 1.0) * (0.5 + random.random() / 2))
-            if pause > 1.0:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause - 1.0):
-                        await self._wanted.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _lose_client(self) -> None:
-        """From now on calls wait for a new connection, and the keeper makes one."""
-        self._client = None
-        self._ready.clear()
-        self._broken.set()
-
-    async def _watch(self, client: Any, changed: asyncio.Event) -> None:
-        """Refresh the tools when they change, until the connection is broken."""
-        while self.actor_ref.is_alive():
-            waits = [asyncio.ensure_future(event.wait()) for event in (self._broken, changed)]
-            try:
-                done, _ = await asyncio.wait(
-                    waits, timeout=_PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            if self._broken.is_set():
-                return
-            if changed.is_set():
-                changed.clear()
-                await self._learn(client)
-            elif not done:  # quiet for long: is it still there?
-                await self._learn(client)
-
-    async def _learn(self, client: Any) -> None:
-        """Read the list of tools, all pages."""
-        tools: list[ListedTool] = []
-        cursor: str | None = None
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            tools += map(_listed, page.tools)
-            cursor = page.next_cursor
-            if not cursor:
-                break
-        self._tools = tuple(tools)
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            self._on_end()
+            raise
 
 
 def _null() -> IO[str]:
     return Path(os.devnull).open("w")
-
-
-async def _note_change(changed: asyncio.Event, message: Any) -> None:
-    """The client's message handler: notes that the server's tools have changed."""
-    if type(message).__name__ == "ToolListChangedNotification":
-        changed.set()
-
-
-def _listed(tool: Any) -> ListedTool:
-    hints = tool.annotations
-    schema = clean_json(tool.input_schema)
-    assert isinstance(schema, dict)  # the protocol's models see to it
-    return ListedTool(
-        tool.name,
-        tool.description or "",
-        schema,
-        bool(hints and (hints.idempotent_hint or hints.read_only_hint)),
-    )
-
-
-def _output(content: Sequence[Any]) -> str:
-    """The text of a result; what is no text is named."""
-    parts: list[str] = []
-    for block in content:
-        text = getattr(block, "text", None)
-        resource = getattr(block, "resource", None)
-        if text is None and resource is not None:
-            text = getattr(resource, "text", None)
-        if isinstance(text, str):
-            parts.append(text)
-        else:
-            media = getattr(block, "mime_type", None) or getattr(resource, "mime_type", None)
-            where = getattr(block, "uri", None) or getattr(resource, "uri", None)
-            parts.append(f"[{block.type}{': ' + str(where or media) if where or media else ''}]")
-    return "\n".join(parts)
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause of what a task group raised, in one line."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    if isinstance(error, ModelError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from ..actors.errors import InvalidValue
@@ -16,6 +17,7 @@ from .context_view import MAX_SHOWN_CHARACTERS
 from .model import ChatModel, Usage
 from .output import OutputForm, output_form
 from .tool import Tool, as_tools
+from .tool_source import ToolSource, is_source, tools_now
 from .turn_action import Rules
 
 OnEnvironmentError = Literal["proceed", "pause"]
@@ -27,7 +29,7 @@ class AgentSpec:
 
     model: a ChatModel; None only with `kernel=`, which brings model, tools and filters.
     instructions: the system prompt, shown at every model call and never stored (AG-8).
-    tools: functions or `Tool`s, names distinct. memory: one of the five forms (MF-1…5).
+    tools: functions, `Tool`s or ToolSources such as an McpServer, names distinct. memory: one of the five forms (MF-1…5).
     context: a ContextPolicy, applied after prepare and repair; count_tokens: its counter
     (o200k_base).
 
@@ -59,7 +61,7 @@ class AgentSpec:
     _: KW_ONLY
     name: str = "agent"
     instructions: str = ""
-    tools: Iterable[Tool | Callable[..., object]] = ()
+    tools: Iterable[Tool | ToolSource | Callable[..., object]] = ()
     memory: object = "default"
     context: ContextPolicy | None = None
     kernel: Any = None
@@ -86,6 +88,9 @@ class AgentSpec:
     tool_values: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
     count_tokens: CountTokens | None = None
+
+    has_sources: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether this agent, or one of its team, has tools of a source."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -139,6 +144,8 @@ class AgentSpec:
                 "the answer unchecked. Leave one of them out"
             )
         self._check_handoffs()
+        sourced = any(map(is_source, self.given_tools)) or any(m.has_sources for m in self.handoffs)
+        put(self, "has_sources", sourced)
         if not isinstance(self.tool_values, Mapping):
             raise InvalidValue(f"tool_values={self.tool_values!r}: pass a mapping")
 
@@ -197,21 +204,39 @@ class AgentSpec:
         return model
 
     @property
-    def tool_list(self) -> tuple[Tool, ...]:
-        """The tools, those of a kernel too."""
-        tools: Any = self.tools  # made Tools when the spec was built
-        return tools if self.kernel is None else (*self.kernel.tools, *tools)
+    def given_tools(self) -> tuple[Tool | ToolSource, ...]:
+        """The tools and sources of tools, those of a kernel too."""
+        tools: Any = self.tools  # checked when the spec was built
+        return tools if self.kernel is None else (*self.kernel.given_tools, *tools)
 
-    def rules(self) -> Rules:
-        """What the turn's state machine must know."""
-        tools = {tool.name: tool for tool in self.tool_list}
-        repeats = frozenset(n for n, t in tools.items() if t.idempotent)
-        direct = frozenset(n for n, t in tools.items() if t.return_direct)
+    @property
+    def tool_list(self) -> tuple[Tool, ...]:
+        """The tools, those of a kernel too, and those of sources as they are now."""
+        return tools_now(self.given_tools)
+
+    def rules(self, tools: Mapping[str, Tool] | None = None) -> Rules:
+        """What the turn's state machine must know. `tools`: those that may change, by name."""
+        if tools is None:
+            known = {tool.name: tool for tool in self.tool_list}
+            repeats: Callable[[str], bool] = frozenset(
+                n for n, t in known.items() if t.idempotent
+            ).__contains__
+            direct: Callable[[str], bool] = frozenset(
+                n for n, t in known.items() if t.return_direct
+            ).__contains__
+        else:
+            repeats = partial(_has, tools, "idempotent")
+            direct = partial(_has, tools, "return_direct")
         return Rules(
-            self.max_rounds, self.max_tool_calls, repeats.__contains__, direct.__contains__,
+            self.max_rounds, self.max_tool_calls, repeats, direct,
             self.max_turn_tokens, self.max_turn_cost, self.max_conversation_tokens,
             self.max_conversation_cost,
         )  # fmt: skip
+
+
+def _has(tools: Mapping[str, Tool], property_: str, name: str) -> bool:
+    tool = tools.get(name)
+    return tool is not None and bool(getattr(tool, property_))
 
 
 def _count(name: str, value: object, *, least: int) -> None:

@@ -16,6 +16,7 @@ from .flat_schema import FlatSchema
 from .json_schema import describe, validate
 from .tool_context import ToolContext
 from .tool_schema import FunctionSchema, function_schema
+from .tool_source import ToolSource, is_source
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what the large providers accept
 
@@ -206,14 +207,17 @@ def as_tool(value: object) -> Tool:
     raise InvalidValue(f"{value!r} is no tool: pass a function or keepwell.tool(...)")
 
 
-def as_tools(values: Iterable[object]) -> tuple[Tool, ...]:
-    """Tools in the order given. Raises InvalidValue for what is no tool, and two of one name."""
+def as_tools(values: Iterable[object]) -> tuple[Tool | ToolSource, ...]:
+    """Tools and sources in the order given. Raises InvalidValue for what is neither, and for two
+    tools of one name."""
     given: object = values
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
         raise InvalidValue(f"tools={values!r}: pass a list of functions or tools")
-    tools = tuple(as_tool(value) for value in values)
+    tools = tuple(value if is_source(value) else as_tool(value) for value in values)
     seen: set[str] = set()
     for each in tools:
+        if is_source(each):
+            continue
         if each.name in seen:
             raise InvalidValue(
                 f"two tools are called {each.name!r}: rename one with tool(name=...)"

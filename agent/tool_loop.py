@@ -227,15 +227,21 @@ class ToolLoop:
         around: Around | None = None,
         most: int = tool_result.MAX_RESULT_CHARACTERS,
     ) -> None:
-        self.by_name = {tool.name: tool for tool in tools}
-        self.asks_human = any(tool.ask_human for tool in tools)
-        self._is_async = {tool.name: tool.is_async for tool in tools}
-        self.schemas = tuple(tool.schema for tool in tools)
+        self.by_name: dict[str, Tool] = {}
+        self.use(tools)
         self.timeout = timeout
         self._threads = threads
         self._parallel = parallel
         self._around = around
         self._most = most
+
+    def use(self, tools: Sequence[Tool]) -> None:
+        """Use these from now on; calls that run are not touched."""
+        self.by_name.clear()
+        self.by_name.update((tool.name, tool) for tool in tools)
+        self.asks_human = any(tool.ask_human for tool in tools)
+        self._is_async = {tool.name: tool.is_async for tool in tools}
+        self.schemas = tuple(tool.schema for tool in tools)
 
     def run(
         self, jobs: Sequence[ToolJob], on_start: Callable[[ToolJob], object] | None = None
@@ -264,7 +270,8 @@ class ToolLoop:
             return tool_result.failed(error), tool_result.classify(error) == "transient"
 
     async def _call(self, tool: Tool, kwargs: dict[str, Any]) -> object:
-        if self._is_async[tool.name]:
+        known = self._is_async.get(tool.name)  # None: it has gone since the call began
+        if tool.is_async if known is None else known:
             value: Any = tool.fn(**kwargs)
         else:
             fn = tool.fn

@@ -92,15 +92,12 @@ class TurnRunner:
         self.journal = Journal(memory, conversation_id, lazy=lazy, most=spec.max_result_characters)
         self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
         self._members = {
-            name: (
-                TurnSteps(member, conversation_id, memory, self.journal, self._audience, threads),
-                member.rules(),
-            )
+            name: TurnSteps(member, conversation_id, memory, self.journal, self._audience, threads)
             for name, member in team.items()
         }
-        self._steps, self._rules = self._members[""]
+        self._steps = self._members[""]
         self._is_team = len(self._members) > 1
-        self._delegates = any(steps.delegates for steps, _rules in self._members.values())
+        self._delegates = any(steps.delegates for steps in self._members.values())
         self.turn: TurnState | None = None
         self.request: TurnRequest | None = None
         self.stoppable = False
@@ -167,7 +164,7 @@ class TurnRunner:
         turn, place = self.turn, self._place
         if turn is None or turn.ended is None or place is None:
             return
-        steps = [steps for steps, _rules in self._members.values() if steps.delegates]
+        steps = [steps for steps in self._members.values() if steps.delegates]
         by_name = {name: tool for one in steps for name, tool in one.tools.by_name.items()}
         await clear_children(turn, by_name, self._id, self._spec.name, place.host)
 
@@ -259,7 +256,7 @@ class TurnRunner:
         if agent != self._spec.name:
             return None
         await self._with_member(last)
-        if isinstance(next_action(last, self._rules), AwaitDecision):
+        if isinstance(next_action(last, self._steps.rules), AwaitDecision):
             return None
         self._queue.resumes(request, last.turn_id)
         if request.text is not None and request.text != last.question:
@@ -274,7 +271,7 @@ class TurnRunner:
         self._look_for_stop()
         self._steps.base = await self.journal.before(turn.first_seq)
         await self._audience.attend(self.request, turn)
-        action = resume_action(turn, self._rules)
+        action = resume_action(turn, self._steps.rules)
         if isinstance(action, EndTurn) and action.status == "failed":
             return await self._end(turn, action)
         mark = {"resumed": turn.next_step}
@@ -331,7 +328,7 @@ class TurnRunner:
             self._look_for_stop()
             if self._is_team:
                 self._give_to(turn.stepping)
-            action = next_action(turn, self._rules)
+            action = next_action(turn, self._steps.rules)
             match action:
                 case CallModel():
                     await self._steps.model_step(turn)
@@ -355,16 +352,17 @@ class TurnRunner:
         if self._is_team:
             turn.began = await self.journal.member_before(turn)
         self._give_to(turn.stepping)
+        await self._steps.refresh_tools()  # which of its calls may be run again
 
     def _give_to(self, member: str) -> None:
         # One that the team has no more is replaced by the first.
-        steps, rules = self._members.get(member) or self._members[""]
+        steps = self._members.get(member) or self._members[""]
         if steps is not self._steps:
             steps.base = self._steps.base
-            self._steps, self._rules = steps, rules
+            self._steps = steps
 
     def _result_of(self, turn: TurnState) -> TurnResult:
-        steps, _rules = self._members.get(turn.member) or self._members[""]
+        steps = self._members.get(turn.member) or self._members[""]
         return turn_result(turn, self._id, steps.output, steps.name)
 
     # -- endings ---------------------------------------------------------------------------------

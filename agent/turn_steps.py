@@ -48,6 +48,7 @@ from .output import fitting
 from .tool import Tool
 from .tool_context import ToolContext
 from .tool_loop import RunningBatch, ToolJob, ToolLoop
+from .tool_source import LiveTools
 from .turn import Batch, Call, TurnState, call_arguments, tool_message
 from .turn_action import RunCalls
 from .turn_errors import ConversationCleared
@@ -87,7 +88,6 @@ class TurnSteps:
         self.journal = journal
         self._audience = audience
         self._threads = threads
-        self._rules = spec.rules()
         self._model = spec.chat_model
         self._watchdog = Watchdog()
         self._watched = bool(spec.callbacks)
@@ -104,16 +104,20 @@ class TurnSteps:
         )
         self._state_of: TurnState | None = None
         self._state: dict[str, Any] = {}
+        live = LiveTools(spec.given_tools)
+        self._live = live if live.sources else None
+        self._offered = live.now()
         self.tools = ToolLoop(
-            spec.tool_list, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
+            self._offered, threads, timeout=spec.tool_timeout, parallel=spec.parallel_tools,
             around=self._around_tool if self._filters else None,
             most=tool_result.MAX_KEPT_CHARACTERS,
         )  # fmt: skip
         self._most = spec.max_result_characters
         self._results = KeptResults(memory, conversation_id, lambda: journal.epoch, self._most)
-        self._reads_results = any(isinstance(tool, ResultReader) for tool in spec.tool_list)
-        self._hands_over = any(isinstance(tool, HandoffTool) for tool in spec.tool_list)
-        self.delegates = any(isinstance(tool, DelegateTool) for tool in spec.tool_list)
+        self.rules = spec.rules(None if self._live is None else self.tools.by_name)
+        self._reads_results = any(isinstance(tool, ResultReader) for tool in self._offered)
+        self._hands_over = any(isinstance(tool, HandoffTool) for tool in self._offered)
+        self.delegates = any(isinstance(tool, DelegateTool) for tool in self._offered)
         self.base: History | Sequence[Message] = ()
         instructions = spec.instructions or getattr(spec.kernel, "instructions", "")
         self._instructions = instructions
@@ -139,9 +143,24 @@ class TurnSteps:
             self.batch.abandon()
         self.partial = self.batch = None
 
+    async def refresh_tools(self) -> None:
+        """Look at sources of tools again: the next step sees what there is now."""
+        live = self._live
+        if live is None:
+            return
+        await live.settled()
+        tools = live.now()
+        if tools is not self._offered:
+            self._offered = tools
+            self.tools.use(tools)
+            if self._budget is not None:
+                self._budget.offer(self.tools.schemas)
+
     async def model_step(self, turn: TurnState) -> None:
         step = turn.next_step
         self._streamed = False
+        if self._live is not None:
+            await self.refresh_tools()
         messages, seen = await self._context(turn)
         request = ModelRequest(
             messages, self.tools.schemas, self._schema, self._id, turn.turn_id, step
@@ -328,7 +347,7 @@ class TurnSteps:
             await self.journal.settled()
         batch = Batch(message, turn.next_step)
         return await ask_gate(
-            self._spec, self.tools, turn, batch, self._id, self._threads, self._rules,
+            self._spec, self.tools, turn, batch, self._id, self._threads, self.rules,
             turn.usage + cost,
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ root (one_for_one)
 ├── providers (per child 5 in 10 s)
 ├── agents (per child 5 in 10 s)
 ├── sessions (per child 5 in 10 s)
+├── tool_sources (per child 5 in 10 s), if an agent has any
 └── what `start_child` adds
 """
 
@@ -47,6 +48,7 @@ from .stores.session_state import DEDUPE_WINDOW, DEFAULT_TENANT, RETAIN_EVENTS
 from .stores.store import check_startable
 from .supervision import ChildSpec, Supervisor, terminate_child
 from .surroundings import make_body_of, services_of, session_store_of
+from .tool_sources import ToolSources
 
 if TYPE_CHECKING:
     from .actors.clock import Clock
@@ -112,6 +114,7 @@ class Runtime:
         self._providers: Any = None
         self._sessions: OpenSessions | None = None
         self._memories = Memories(self)
+        self._tool_sources = ToolSources(self)
         self._queues: set[TurnQueue] = set()
         self._fleets: list[Fleet] = []
         self._ports: set[Port] = set()
@@ -276,6 +279,8 @@ class Runtime:
         if self._draining is not None and depth == 0:
             raise self._draining  # sub-agents of running turns still come
         memory = await self._memories.of(spec)
+        if spec.has_sources:
+            await self._tool_sources.of(spec)
         queue = TurnQueue(conversation_id, spec.on_busy, spec.max_queue, memory.gates)
         queue.on_close.append(lambda: self._forget(queue, memory))
         self._queues.add(queue)

@@ -13,7 +13,10 @@ with starts.open("a") as file:
 if (folder / "refuse").exists():
     sys.exit(3)
 
-from mcp.server.mcpserver import MCPServer  # noqa: E402 -- late: a refused start is a quick one
+from mcp.server.mcpserver import (  # noqa: E402 -- late: a refused start is a quick one
+    Context,
+    MCPServer,
+)
 from mcp.server.mcpserver.exceptions import ToolError  # noqa: E402
 
 server = MCPServer("demo")
@@ -46,6 +49,20 @@ async def wait(name: str) -> str:
     while not (folder / name).exists():  # noqa: ASYNC110 -- another process tells
         await anyio.sleep(0.01)
     return f"{name} is there"
+
+
+@server.tool()
+async def learn(name: str, ctx: Context) -> str:
+    """Learn to do something else, and forget how to fail."""
+
+    def new() -> str:
+        return f"{name} done"
+
+    server.add_tool(new, name=name, description=f"Do {name}.")
+    server.remove_tool("fail")
+    await ctx.notify_tools_changed()  # to those who listen, by the newer protocol
+    await ctx.session.send_tool_list_changed()  # to all, by the older one
+    return f"{name} learned"
 
 
 @server.tool()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from keepwell.actors.errors import InvalidValue
 from keepwell.agent.errors import ModelError, ToolError
 from keepwell.agent.mcp_server import McpServer, McpUnavailable
 from keepwell.agent.scripted_model import Call
+from keepwell.supervision import tree
 
 DEMO = Path(__file__).with_name("mcp_demo_server.py")
 
@@ -42,7 +44,13 @@ def programs(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "starts").read_text().split()]
 
 
-async def ended(process: int) -> None:
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 -- another thread's work
+            await asyncio.sleep(0.002)
+
+
+async def ended_program(process: int) -> None:
     """Wait until a process is gone (or only waits to be collected)."""
     while True:
         try:
@@ -123,7 +131,7 @@ async def test_calls_side_by_side_errors_and_a_server_that_dies(runtime, tmp_pat
     """The call under way is a transient error and not sent again; the next one works."""
     server = demo(tmp_path, prefix="d_", env={"DEMO_SECRET": "s3cret"})
     tools = await started(runtime, server)
-    assert set(tools) == {"d_add", "d_fail", "d_die", "d_wait", "d_secret"}
+    assert set(tools) == {"d_add", "d_fail", "d_die", "d_wait", "d_secret", "d_learn"}
     assert await tools["d_add"].fn(a=1, b=2) == "3"
     assert await tools["d_secret"].fn() == "s3cret"
     assert "s3cret" not in repr(server)
@@ -178,11 +186,11 @@ async def test_a_killed_actor_is_restarted_and_the_program_ends_with_the_runtime
             await asyncio.wait_for(again.wait(), 20)
         assert await tools["add"].fn(a=1, b=2) == "3"
         first, second = programs(tmp_path)
-        await ended(first)
+        await ended_program(first)
         waiting = asyncio.create_task(tools["wait"].fn(name="never"))
         while not (tmp_path / "never.asked").exists():  # noqa: ASYNC110 -- another process tells
             await asyncio.sleep(0.01)
-    await ended(second)
+    await ended_program(second)
     with pytest.raises((ToolError, McpUnavailable)):
         await waiting
     with pytest.raises(McpUnavailable):
@@ -225,8 +233,105 @@ async def test_over_http_and_back_after_a_restart(runtime, tmp_path):
         process.wait()
 
 
+def offered(request) -> dict[str, keepwell.agent.tool.ToolSchema]:
+    return {schema.name: schema for schema in request.tools}
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_an_agent_sees_at_its_next_step_what_has_changed(
+    runtime, tmp_path, monkeypatch, protocol
+):
+    """Within the turn: what it is offered, what it may call, and what has gone."""
+    import mcp
+
+    monkeypatch.setattr(mcp, "Client", functools.partial(mcp.Client, mode=protocol))
+    server = demo(tmp_path)
+    both = [Call("dance"), Call("fail", {"why": "x"})]
+    model = keepwell.ScriptedModel(Call("learn", {"name": "dance"}), both, "Done.")
+    spec = keepwell.AgentSpec(model, tools=[server])
+    agent = await runtime.spawn(spec, "c")  # starts the server
+    result = await agent.run("Dance!")
+    results = [m.text for m in result.messages if m.role == "tool"]
+    assert results[:2] == ["dance learned", "dance done"]
+    assert json.loads(results[2])["error"]["type"] == "unknown_tool"
+    before, after = offered(model.requests[0]), offered(model.requests[1])
+    assert "fail" in before and "dance" not in before
+    assert "dance" in after and "fail" not in after
+    other = await runtime.spawn(spec, "d")  # shares the server
+    await other.run("Can you dance?")
+    assert "dance" in offered(model.requests[-1])
+    assert len(programs(tmp_path)) == 1
+
+
+async def test_after_a_reconnection_an_agent_sees_what_a_third_party_server_has_then(
+    runtime, tmp_path
+):
+    """The time server names its own time zone in the schemas of its tools."""
+    (tmp_path / "zone").write_text("Asia/Tokyo")
+    program = "import os, pathlib, sys; home = pathlib.Path(sys.argv[1]); "
+    program += "(home / 'pid').write_text(str(os.getpid())); os.execv(sys.executable, "
+    program += "[sys.executable, '-m', 'mcp_server_time', "
+    program += "'--local-timezone', (home / 'zone').read_text()])"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    server = McpServer("time", command=command, timeout=20.0)
+    model = keepwell.ScriptedModel("one", "two", shared=True)
+    spec = keepwell.AgentSpec(model, tools=[server])
+    agent = await runtime.spawn(spec, "c")
+    await agent.run("What time is it?")
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def note(event, fields):
+        loop.call_soon_threadsafe(changed.set)
+
+    (tmp_path / "zone").write_text("Europe/Lisbon")
+    with telemetry.attach("keepwell.mcp.tools_changed", note):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        await asyncio.wait_for(changed.wait(), 30)
+    await agent.run("And now?")
+    zones = [str(offered(request)["get_current_time"].parameters) for request in model.requests]
+    assert "Asia/Tokyo" in zones[0]
+    assert "Europe/Lisbon" in zones[1] and "Asia/Tokyo" not in zones[1]
+
+
+async def test_a_server_that_is_away_keeps_no_agent_waiting(runtime, tmp_path):
+    """Not at its start, when nothing is known of it, and not later, when its tools are kept."""
+    (tmp_path / "refuse").touch()
+    server = demo(tmp_path)
+    model = keepwell.ScriptedModel("without", Call("die"), Call("add", {"a": 1, "b": 2}), "with")
+    spec = keepwell.AgentSpec(model, tools=[server])
+    agent = await runtime.spawn(spec, "c")
+    assert (await agent.run("q")).text == "without"
+    assert model.requests[0].tools == ()
+    (tmp_path / "refuse").unlink()
+    await server.tools()
+    (tmp_path / "refuse").touch()  # it will not come back from its death
+    server.timeout = 0.5
+    result = await agent.run("q")
+    errors = [json.loads(m.text)["error"]["type"] for m in result.messages if m.role == "tool"]
+    assert errors == ["transient", "transient"]
+    assert {"add", "die"} <= set(offered(model.requests[-1]))
+
+
+async def test_the_server_of_an_agent_is_supervised(tmp_path):
+    async with keepwell.Runtime() as running:
+        server = demo(tmp_path)
+        again = keepwell.ScriptedModel("one", Call("add", {"a": 1, "b": 2}), "three")
+        agent = await running.spawn(keepwell.AgentSpec(again, tools=[server]), "c")
+        await agent.run("q")
+        (branch,) = (n for n in tree(running.supervisor).children if n.id == "tool_sources")
+        server_actor = branch.children[0].ref
+        branch.ref.kill()
+        await until(lambda: not server_actor.is_alive())
+        await server.tools()
+        result = await agent.run("q")
+        assert [m.text for m in result.messages if m.role == "tool"] == ["3"]
+        last = programs(tmp_path)[-1]
+    await ended_program(last)
+
+
 async def test_whoever_waits_does_not_wait_for_a_long_pause(runtime, tmp_path, monkeypatch):
-    monkeypatch.setattr("keepwell.agent.mcp_server._FIRST_PAUSE", 60.0)
+    monkeypatch.setattr("keepwell.agent.mcp_server_actor._FIRST_PAUSE", 60.0)
     refused = asyncio.Event()
     loop = asyncio.get_running_loop()
 
