@@ -20,7 +20,8 @@ class DefaultProvider:
     """Stores everything in `store`; `prepare` is the identity, or cuts by `window`.
 
     `window`: a `Window`, an int of messages (>= 1), or None. Raises InvalidValue for anything
-    else, bool and float too. Its log is a journal: turns on it survive crashes. Rule: PV-5.
+    else, bool and float too, and for what is no store. Its log is a journal: turns on it survive
+    crashes. Rule: PV-5.
     """
 
     journal = True
@@ -28,6 +29,10 @@ class DefaultProvider:
     def __init__(self, store: ConversationStore, window: Window | int | None = None) -> None:
         if isinstance(window, bool) or not isinstance(window, Window | int | None):
             raise InvalidValue(f"window={window!r}: pass Window(n), an int >= 1, or None")
+        if not all(callable(getattr(store, name, None)) for name in ("read", "add", "clear")):
+            raise InvalidValue(
+                f"{store!r} is no conversation store: pass one, a handle, or SimpleStore(…)"
+            )
         self.store = store
         self.window = Window(window) if isinstance(window, int) else window
 

@@ -41,7 +41,7 @@ RESTART_SECONDS: Final = 10
 
 
 class RetrieverError(StoreError):
-    """The index could not be read or written (its disk is full, say); the cause is SQLite's."""
+    """The index could not be opened, read or written; the cause is SQLite's or the system's."""
 
     def __init__(self, directory: object, problem: str) -> None:
         super().__init__(
@@ -90,9 +90,9 @@ class FullTextRetriever:
     directory say; it is made if absent (0700, the file 0600), and made again from the conversations
     if it is missing, damaged or behind. None keeps it in memory. It holds the words of messages.
 
-    Start its actor with `runtime.start_child(retriever.child_spec())`; that raises StartFailed if
-    there is no FTS5 (FullTextSearchMissing) or the directory cannot be used. The child has a
-    restart budget of its own (5 in 10 s), and when that is spent only it is given up.
+    Start its actor with `runtime.start_child(retriever.child_spec())`; that raises StartFailed, by
+    FullTextSearchMissing if there is no FTS5, by RetrieverError if the directory cannot be used.
+    The child has a restart budget of its own (5 in 10 s); when that is spent only it is given up.
     """
 
     def __init__(
@@ -100,6 +100,8 @@ class FullTextRetriever:
     ) -> None:
         if directory is not None and not isinstance(directory, str | os.PathLike):
             raise InvalidValue(f"directory must be a path or None, not {shown(directory)}")
+        if not callable(getattr(store, "read", None)):
+            raise InvalidValue(f"{shown(store)} is no conversation store: pass one, or a handle")
         self.store = store
         self.directory = None if directory is None else os.fsdecode(directory)
         self.ref: Any = None
@@ -148,7 +150,11 @@ class SearchIndexActor(ThreadActor):
         self._timer: Timer | None = None
 
     def on_start(self) -> None:
-        self._index = SearchIndex(self._retriever.directory)
+        try:
+            self._index = SearchIndex(self._retriever.directory)
+        except (OSError, sqlite3.Error) as error:
+            problem = f"it cannot be opened: {error}"
+            raise RetrieverError(self._retriever.directory, problem) from error
         if self._index.rebuilt:
             self._say_rebuilt(None)
         self._retriever.ref = self.actor_ref

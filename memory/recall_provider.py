@@ -111,6 +111,8 @@ class RecallProvider(DefaultProvider):
             chosen = choose_recalled(
                 turns, hits, shown=fit.places, fits=partial(self._fits, fit, turns, cost)
             )
+            if hits and not chosen:
+                note = note or "what was found had no room in recall_tokens"
             if not chosen:
                 fit = fit_context(turns, self.max_tokens, count)
         return self._shown(conversation_id, messages, turns, fit, chosen, note, cost)

@@ -93,7 +93,10 @@ class SearchIndex:
     def _open(self) -> sqlite3.Connection:
         if self._path is not None:
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-        db = sqlite3.connect(self._path or ":memory:", timeout=5.0, isolation_level=None)
+        # One thread uses it; the one in which a killed owner is collected may be another.
+        db = sqlite3.connect(
+            self._path or ":memory:", timeout=5.0, isolation_level=None, check_same_thread=False
+        )
         try:
             db.execute("PRAGMA secure_delete = ON")
             db.execute("PRAGMA journal_mode = WAL")
@@ -115,9 +118,7 @@ class SearchIndex:
 
     def rebuild(self) -> None:
         """Begin anew with an empty index."""
-        db = getattr(self, "_db", None)
-        if db is not None:
-            db.close()
+        self.close()
         if self._path is not None:
             for ending in ("", "-wal", "-shm"):
                 self._path.with_name(FILE + ending).unlink(missing_ok=True)
@@ -125,8 +126,13 @@ class SearchIndex:
         self._db = self._open()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._db.close()
+        """Let go of the file; happens by itself when nobody has the index any more."""
+        db = getattr(self, "_db", None)  # there is none if opening it has failed
+        if db is not None:
+            db.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     # -- keeping up ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from keepwell import (
     FunctionModel,
     NoCounter,
     RecallProvider,
+    RetrieverError,
     Runtime,
     approx_token_count,
     telemetry,
@@ -239,6 +240,13 @@ async def test_trouble_with_the_disk_is_a_note(bench: Bench) -> None:
     assert "My dog is called Rex" in bench.texts()
 
 
+def cause_of(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """The cause of that kind, however deep."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error
+
+
 async def test_a_retriever_that_is_not_started_says_what_to_do(tmp_path: Path) -> None:
     async with Runtime(counter=NoCounter()) as runtime:
         retriever = FullTextRetriever(runtime.store)
@@ -250,8 +258,9 @@ async def test_a_retriever_that_is_not_started_says_what_to_do(tmp_path: Path) -
         assert "start_child" in records[-1].mark["context_report"][0]["note"]
         (tmp_path / "file").write_text("no directory")
         unusable = FullTextRetriever(runtime.store, tmp_path / "file")
-        with pytest.raises(StartFailed):
+        with pytest.raises(StartFailed) as failed:
             await runtime.start_child(unusable.child_spec())
+        assert isinstance(cause_of(failed.value, RetrieverError), RetrieverError)
 
 
 async def test_without_full_text_search_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,10 +271,7 @@ async def test_without_full_text_search_it_does_not_start(monkeypatch: pytest.Mo
     async with Runtime(counter=NoCounter()) as runtime:
         with pytest.raises(StartFailed) as failed:
             await runtime.start_child(FullTextRetriever(runtime.store).child_spec())
-        cause: BaseException | None = failed.value
-        while cause is not None and not isinstance(cause, FullTextSearchMissing):
-            cause = cause.__cause__
-        assert cause is not None
+        assert cause_of(failed.value, FullTextSearchMissing) is not None
         assert runtime.health().live
 
 

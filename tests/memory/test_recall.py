@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from keepwell.actors.errors import InvalidValue
 from keepwell.memory.budget import ContextTooLarge, fit_context
 from keepwell.memory.context import Recalled
+from keepwell.memory.full_text_retriever import FullTextRetriever
 from keepwell.memory.log_messages import LogMessages
 from keepwell.memory.prepared import Prepared
 from keepwell.memory.recall_provider import RecallProvider
@@ -190,6 +191,14 @@ async def test_a_failing_retriever_costs_the_turn_nothing(
     assert (await store.info("c")).count == 0
 
 
+async def test_what_is_found_and_does_not_fit_is_said(store: MemoryStore) -> None:
+    await store.add("c", [{"role": "user", "content": "x" * 200}, *of(40)])
+    provider = RecallProvider(store, Fixed(Hit(0, 1.0)), 100, count_tokens=count)
+    shown = await provider.prepare("c", await view(store, "what?"))
+    assert isinstance(shown, Prepared) and not shown.report.recalled
+    assert shown.report.note == "what was found had no room in recall_tokens"
+
+
 async def test_without_room_beside_the_question_nothing_is_recalled(store: MemoryStore) -> None:
     await store.add("c", of(10))
     question = "x" * 320
@@ -207,10 +216,17 @@ async def test_without_room_beside_the_question_nothing_is_recalled(store: Memor
     ({"max_tokens": 10, "recall_tokens": 10}, "less than max_tokens"),
     ({"max_tokens": 10, "limit": 0}, "limit"), ({"max_tokens": "9"}, "max_tokens"),
     ({"max_tokens": 10, "retriever": object()}, "no Retriever"),
+    ({"max_tokens": 10, "store": "default"}, "'default' is no conversation store"),
 ])  # fmt: skip
 def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
-        RecallProvider(MemoryStore(), **{"retriever": Fixed(), **settings})
+        RecallProvider(**{"store": MemoryStore(), "retriever": Fixed(), **settings})
+
+
+def test_a_retriever_of_no_store_is_refused() -> None:
+    store: Any = "default"
+    with pytest.raises(InvalidValue, match="'default' is no conversation store"):
+        FullTextRetriever(store)
 
 
 # -- laws ----------------------------------------------------------------------------------------
