@@ -55,6 +55,19 @@ def closing_records(
     return records
 
 
+def take_closing(turn: TurnState, records: Sequence[NewRecord]) -> None:
+    """Bring the turn's state in line with its `closing_records`, which have been appended."""
+    open_calls = turn.batch.open_calls() if turn.batch is not None else []
+    for record in records:
+        if record.message is None:
+            continue
+        if record.message.role == "tool":
+            turn.result(open_calls.pop(0), record.message)
+        else:
+            turn.reply(record.message, {})
+    turn.marked(records[-1].mark or {})
+
+
 def _closing_text(call: Call, interrupted: bool, status: EndStatus) -> str:
     if call.environment is not None:
         return call.environment

@@ -42,7 +42,7 @@ from .turn_action import (
     next_action,
     resume_action,
 )
-from .turn_closing import closing_records
+from .turn_closing import closing_records, take_closing
 from .turn_errors import (
     ConversationCleared,
     LimitReached,
@@ -423,14 +423,7 @@ class TurnRunner:
         mark: dict[str, object] = {
             "error": {"type": type(error).__name__, "message": str(error)[:2000]}
         }
-        if self._steps.partial is not None and self._steps.partial.usage.total_tokens:
-            usage = self._steps.partial.usage
-            try:
-                usage = self._steps.priced(usage)
-            except ModelError as unpriced:
-                error.add_note(str(unpriced))
-            mark["usage"] = usage.to_dict()
-            self.journal.spent(usage)
+        mark |= self._steps.used_in_vain(error)
         try:
             self._close(turn, "failed", mark)
             await self.journal.settled()
@@ -495,15 +488,7 @@ class TurnRunner:
             mark["active"] = turn.member
         records = closing_records(turn, status, mark=mark, partial=partial, interrupted=interrupted)
         self.journal.append(turn.mark_id(), records)
-        open_calls = turn.batch.open_calls() if turn.batch is not None else []
-        for record in records:
-            if record.message is None:
-                continue
-            if record.message.role == "tool":
-                turn.result(open_calls.pop(0), record.message)
-            else:
-                turn.reply(record.message, {})
-        turn.marked(records[-1].mark or {})
+        take_closing(turn, records)
 
     async def _abandon(self, last: TurnState) -> None:
         """A new turn comes while the log's newest has not ended. Rules: HP-5, AG-5."""

@@ -223,6 +223,18 @@ class TurnSteps:
             raise ModelError(f"price= raised {type(error).__name__}: {error}") from error
         return replace(usage, cost=cost)
 
+    def used_in_vain(self, error: KeepwellError) -> dict[str, object]:
+        """The mark of what the model call that failed has used; {} if nothing is known of it."""
+        usage = NO_USAGE if self.partial is None else self.partial.usage
+        if not usage.total_tokens:
+            return {}
+        try:
+            usage = self.priced(usage)
+        except ModelError as unpriced:
+            error.add_note(str(unpriced))
+        self.journal.spent(usage)
+        return {"usage": usage.to_dict()}
+
     async def _ask_watched(
         self, turn: TurnState, call: ModelCall, request: ModelRequest
     ) -> ModelReply:
