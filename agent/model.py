@@ -7,7 +7,7 @@ provider is behind. A reply is complete or it is a `ModelError`: there is no hal
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import (
     TYPE_CHECKING,
     Final,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Usage:
     """Tokens of one model call, or of several added up.
 
@@ -41,6 +41,24 @@ class Usage:
     reasoning_tokens: int = 0
     estimated: bool = False
     cost: float = 0.0
+
+    # By hand, with the slots' own setters: some are made for each model call, and what a frozen
+    # dataclass generates takes twice as long.
+    def __init__(
+        self,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        estimated: bool = False,
+        cost: float = 0.0,
+    ) -> None:
+        _set_input(self, input_tokens)
+        _set_output(self, output_tokens)
+        _set_cached(self, cached_tokens)
+        _set_reasoning(self, reasoning_tokens)
+        _set_estimated(self, estimated)
+        _set_cost(self, cost)
 
     @property
     def total_tokens(self) -> int:
@@ -115,6 +133,10 @@ def _read(data: Mapping[str, object]) -> tuple[int, int, int, int, bool, float]:
         float(cost) if isinstance(cost, int | float) else 0.0,
     )
 
+
+_set_input, _set_output, _set_cached, _set_reasoning, _set_estimated, _set_cost = (
+    Usage.__dict__[field.name].__set__ for field in fields(Usage)
+)
 
 NO_USAGE: Final = Usage()
 """Nothing used."""

@@ -50,6 +50,18 @@ BATCH_BYTES = 8 << 20
 """Most records and bytes of one commit."""
 
 
+_pid = os.getpid()
+"""This process: noted once, as asking is a system call, and every request asks."""
+
+
+def _after_fork() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Read:
     """A read that waits for the table."""
 
@@ -76,7 +88,7 @@ class Port:
 
     def __init__(self, name: str, system: ActorSystem | None = None) -> None:
         self.name = name
-        self.pid = os.getpid()
+        self.pid = _pid
         self.engine: Engine | None = None
         self.ref: Any = None
         self.system = system
@@ -151,7 +163,7 @@ class Port:
 
     def submit(self, request: Request, timeout: float = TIMEOUT) -> Future[Any]:
         """Queue a request; the future gets its answer, or `StoreUnavailable` at the deadline."""
-        if os.getpid() != self.pid:
+        if _pid != self.pid:
             return Future.failed(ForkedStore(self.name, self.pid))
         if self._unserved is not None:
             return Future.failed(self._refusal(request))
@@ -174,7 +186,7 @@ class Port:
 
     def read(self, work: Callable[[Engine], Any], timeout: float = TIMEOUT) -> Future[Any]:
         """Run `work(engine)` now, or as soon as there is a table."""
-        if os.getpid() != self.pid:
+        if _pid != self.pid:
             return Future.failed(ForkedStore(self.name, self.pid))
         engine = self.engine
         if engine is not None:
@@ -197,7 +209,7 @@ class Port:
 
     def is_mine(self) -> bool:
         """False in a forked child, which must not touch the parent's table."""
-        return os.getpid() == self.pid
+        return _pid == self.pid
 
     def table(self) -> Engine:
         """The table there is now; raises `StoreUnavailable` at once if there is none."""
