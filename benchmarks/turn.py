@@ -43,7 +43,7 @@ Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
 def questions(scale: Scale) -> Sequence[Question]:
     """Return the questions."""
     each = scale.pick(15, 4)
-    theirs = scale.pick(3, 1)
+    theirs = scale.pick(2, 1)
     many = [
         Contender("keepwell", _keepwell(64), 64 * each, note=described()),
         Contender("openai-agents", openai_agents(64), 64 * theirs, opponent=True,
