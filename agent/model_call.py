@@ -90,7 +90,9 @@ class ModelCall:
         watchdog = self._watchdog
         watchdog.start(self._seconds)
         try:
-            return await self._ask(request, on_delta)
+            if on_delta is None:
+                return self._checked(await self._model.complete(request))
+            return await self._stream(request, on_delta)
         except asyncio.CancelledError as cancelled:
             if watchdog.bit():
                 raise TimeoutError from cancelled
@@ -98,9 +100,7 @@ class ModelCall:
         finally:
             watchdog.stop()
 
-    async def _ask(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
-        if on_delta is None:
-            return self._checked(await self._model.complete(request))
+    async def _stream(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
         reply: object = None
         async for item in self._model.stream(request):
             if isinstance(item, TextDelta):

@@ -96,6 +96,7 @@ class TurnRunner:
             for name, member in team.items()
         }
         self._steps = self._members[""]
+        self._watched = bool(spec.callbacks)
         self._is_team = len(self._members) > 1
         self._delegates = any(steps.delegates for steps in self._members.values())
         self.turn: TurnState | None = None
@@ -222,7 +223,8 @@ class TurnRunner:
         turn.before = self.journal.total
         self.journal.begin(turn)
         await self._audience.attend(request, turn)
-        await self._audience.tell("on_turn_start", 0, request.text)
+        if self._watched:
+            await self._audience.tell("on_turn_start", 0, request.text)
         turn.ask(request.text)
         request.epoch = self.journal.epoch
         self.journal.append(turn.append_id(0), [question])
@@ -373,7 +375,8 @@ class TurnRunner:
         failpoint("turn.before_answer")
         self.journal.turn_ended(turn)
         result = self._result_of(turn)
-        await self._audience.tell("on_turn_end", turn.next_step - 1, result)
+        if self._watched:
+            await self._audience.tell("on_turn_end", turn.next_step - 1, result)
         self._audience.push(TurnEnded(result))
         return result
 
