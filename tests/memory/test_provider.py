@@ -169,6 +169,30 @@ async def test_rw_1_history_waits_for_the_lanes_outstanding_appends() -> None:
 
 
 @pytest.mark.usefixtures("system")
+async def test_rw_1_lanes_are_forgotten_once_their_appends_are_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(provider_actor, "MOST_OUTSTANDING", 2)
+    store = MemoryStore()
+    await store.spawn()
+    home = ProviderHome()
+    actor: list[StoreProviderActor] = []
+
+    class Seen(StoreProviderActor):
+        def on_start(self) -> None:
+            actor.append(self)
+            super().on_start()
+
+    await Seen.spawn(home, store)
+    handle = ProviderHandle(home, journal=True, gates=TurnGates())
+    for i in range(20):
+        appended = [handle.append(f"c{i}-{n}", said("x")) for n in range(5)]
+        assert [len(await handle.history(f"c{i}-{n}")) for n in range(5)] == [1] * 5
+        await asyncio.gather(*appended)
+    assert len(actor[0]._outstanding) <= 2 * 5 + 2
+
+
+@pytest.mark.usefixtures("system")
 async def test_requests_wait_for_a_provider_that_restarts_and_are_stored_once() -> None:
     store = MemoryStore()
     await store.spawn()
