@@ -308,7 +308,7 @@ async def test_lm_1_max_tool_calls_without_overshoot(bench: Any) -> None:
 
 async def test_lm_1_turn_timeout(bench: Any) -> None:
     never = asyncio.Event()
-    agent = await bench.agent(ScriptedModel(Held(never, "x"), "next"), turn_timeout=0.02)
+    agent = await bench.agent(ScriptedModel(Held(never, "x"), "next"), turn_timeout=0.3)
     with pytest.raises(LimitReached) as caught:
         await agent.run("go")
     assert caught.value.limit == "turn_timeout"

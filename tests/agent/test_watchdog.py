@@ -36,8 +36,8 @@ async def test_one_timer_serves_many_calls() -> None:
 async def test_a_timer_that_fires_early_is_set_again() -> None:
     dog = Watchdog()
     assert await watched(dog, 0.02, 0) == "done"
-    assert await watched(dog, 0.06, 0.03) == "done"  # the first timer fires meanwhile
-    assert await watched(dog, 0.06, 5) == "late"
+    assert await watched(dog, 5, 0.05) == "done"  # the first timer fires meanwhile
+    assert await watched(dog, 0.02, 5) == "late"
 
 
 async def test_a_cancel_from_outside_stays_one() -> None:
