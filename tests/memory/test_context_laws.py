@@ -157,11 +157,11 @@ def of_a_log_is_of_its_messages(turns: list[Turn], _: int) -> None:
 CASES: dict[str, tuple[Callable[..., None], tuple[Any, ...], int]] = {
     "never over by a real count": (
         never_over_by_a_real_count,
-        (conversations(), st.integers(0, 260), st.none() | st.just("You are kind.")), 100),
+        (conversations(), st.integers(0, 260), st.none() | st.just("You are kind.")), 50),
     "one pass": (
-        ends_in_one_pass, (conversations(), st.integers(0, 40), st.sampled_from([0, 5])), 100),
+        ends_in_one_pass, (conversations(), st.integers(0, 40), st.sampled_from([0, 5])), 50),
     "projection": (
-        is_deterministic_and_idempotent, (st.lists(ENTRIES, max_size=8), PLAIN), 100),
+        is_deterministic_and_idempotent, (st.lists(ENTRIES, max_size=8), PLAIN), 50),
     "log": (of_a_log_is_of_its_messages, (conversations(), st.just(0)), 15),
 }  # fmt: skip
 

@@ -336,7 +336,7 @@ async def _stop(store: MemoryStore) -> None:
 
 def test_the_budget_holds_whatever_is_recalled() -> None:
     """Never over budget, groups whole, nothing twice, counts exact, the same again."""
-    run_laws(_cases, 150)
+    run_laws(_cases, 60)
 
 
 @pytest.mark.soak

@@ -63,7 +63,7 @@ SYNTAX = ['"', "'", "*", "(", ")", "AND", "OR", "NOT", "NEAR", ":", "^", "-", "+
           "}", "dog", "\0", "\ud800", "狗", ";", "--", "%", "\\", " "]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(SYNTAX), max_size=12).map("".join),
                  st.lists(st.sampled_from(SYNTAX), max_size=12).map(" ".join)))  # fmt: skip
 def test_a_text_is_never_syntax(text: str) -> None:
