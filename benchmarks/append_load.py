@@ -44,7 +44,8 @@ def questions(scale: Scale) -> Sequence[Question]:
             [Contender(f"{rate:,}/s", _appends(rate), min(round(rate * seconds), most),
                        note=described() if rate == rates[0] else "")
              for rate in rates],
-            [figure("append_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms"),
+            [figure("append_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms",
+                    "With little to do, 99 of 100 appends take at most {value} ms."),
              knee("append_knee_per_s"),
              at_knee("append_p50_ms_at_knee", "p50_ms", "half of the appends take at most"),
              at_knee("append_p999_ms_at_knee", "p999_ms", "999 of 1,000 appends take at most")],

@@ -202,15 +202,16 @@ def growth(name: str, small: str, large: str, *, ceiling: float | None = None) -
 
 
 def figure(
-    name: str, contender: str, key: str, *, floor: float | None = None, ceiling: float | None = None
+    name: str, contender: str, key: str, sentence: str, *, floor: float | None = None,
+    ceiling: float | None = None,
 ) -> Ratio:
-    """The median of the further figure `key` of `contender`."""
+    """The median of the further figure `key` of `contender`; `sentence` says it, with `{value}`."""
 
     def value(results: Results) -> float | None:
         result = results.get(contender)
         return result.figures().get(key) if result is not None and result.samples else None
 
-    return Ratio(name, value, f"{contender}: {key.replace('_', ' ')} {{value}}.", floor, ceiling)
+    return Ratio(name, value, sentence, floor, ceiling)
 
 
 def missing_module(module: str, remedy: str = "pip install 'keepwell[bench]'") -> str:

@@ -73,7 +73,9 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "summary", "How often is a turn passed to the summarizer?", "turn",
             [Contender("keepwell", _summaries, grown)],
-            [figure("summarized_per_elided", "keepwell", "passed_per_elided", ceiling=1.05)],
+            [figure("summarized_per_elided", "keepwell", "passed_per_elided",
+                    "A turn that was left out was passed to the summarizer {value} times.",
+                    ceiling=1.05)],
             rounds=1),
     ]  # fmt: skip
 

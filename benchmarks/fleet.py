@@ -40,12 +40,16 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "agents", "What does an agent take that is idle?", "agent",
             [Contender("keepwell", _idle_agents, scale.pick(2_000, 100))],
-            [figure("agent_bytes_idle", "keepwell", "bytes_each")], rounds=1, chart="bytes_each"),
+            [figure("agent_bytes_idle", "keepwell", "bytes_each",
+                    "A live agent that waits for a question takes {value} bytes.")],
+            rounds=1, chart="bytes_each"),
         Question(
             "conversations", "And a conversation of a fleet that is passive?", "conversation",
             [Contender("keepwell", _passive, scale.pick(5_000, 300), fresh=True)],
-            [figure("fleet_100k_bytes_passive", "keepwell", "bytes_each", ceiling=2_000),
-             figure("fleet_resident_bytes_passive", "keepwell", "resident_bytes_each")],
+            [figure("fleet_100k_bytes_passive", "keepwell", "bytes_each",
+                    "The handle of a passive conversation takes {value} bytes.", ceiling=2_000),
+             figure("fleet_resident_bytes_passive", "keepwell", "resident_bytes_each",
+                    "With its tail in the store's cache the process holds {value} bytes for it.")],
             rounds=1, chart="bytes_each"),
     ]  # fmt: skip
 

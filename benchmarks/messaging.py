@@ -142,7 +142,9 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "telemetry", "What does the event bus cost while nobody listens?", "message",
             [Contender("keepwell", _telemetry_share, tells)],
-            [figure("telemetry_share_of_tell", "keepwell", "share", ceiling=0.03)]),
+            [figure("telemetry_share_of_tell", "keepwell", "share",
+                    "Looking whether somebody listens is {value} of the cost of a tell.",
+                    ceiling=0.03)]),
     ]
 
 

@@ -45,7 +45,9 @@ def questions(scale: Scale) -> Sequence[Question]:
         Question(
             "idle", "What does an idle reopened store hold in memory?", "opening",
             [Contender(at, _idle(many), 1, fresh=True)],
-            [figure("reopened_rss_anon_mib", at, "rss_anon_mib", ceiling=64)], rounds=3),
+            [figure("reopened_rss_anon_mib", at, "rss_anon_mib",
+                    "A store that was opened and not read yet holds {value} MiB.", ceiling=64)],
+            rounds=3),
     ]
 
 

@@ -48,7 +48,8 @@ def questions(scale: Scale) -> Sequence[Question]:
     many = scale.pick(100_000, 10_000)
     threads = scale.pick(1_000, 200)
     crowd = f"{many:,} live"
-    started = [figure("spawn_100k_seconds", "keepwell", "seconds")] if many == 100_000 else []
+    started = [figure("spawn_100k_seconds", "keepwell", "seconds",
+                      "100,000 actors start in {value} s.")] if many == 100_000 else []
     return [
         Question(
             "start", "How long does it take to start an actor?", "start",
@@ -69,9 +70,12 @@ def questions(scale: Scale) -> Sequence[Question]:
             [Contender("keepwell", _in_child(idle), many, fresh=True),
              Contender("pykka", _in_child(idle_threads), threads, opponent=True, fresh=True),
              erlang("spawn.escript", "idle", many)],
-            [figure("bytes_per_idle_actor", "keepwell", "bytes", ceiling=1_000),
-             figure("bytes_per_idle_pykka_actor", "pykka", "bytes"),
-             figure("bytes_per_idle_erlang_process", "erlang", "bytes")],
+            [figure("bytes_per_idle_actor", "keepwell", "bytes",
+                    "An idle actor takes {value} bytes.", ceiling=1_000),
+             figure("bytes_per_idle_pykka_actor", "pykka", "bytes",
+                    "One of pykka's takes {value} bytes."),
+             figure("bytes_per_idle_erlang_process", "erlang", "bytes",
+                    "A process of Erlang's takes {value} bytes.")],
             rounds=3, chart="bytes"),
         Question(
             "neighbours", "Does a tell cost more when there are many actors?", "message",

@@ -47,7 +47,8 @@ def questions(scale: Scale) -> Sequence[Question]:
             [Contender(f"{rate:,}/s", _turns(rate), min(round(rate * seconds), most),
                        note=described() if rate == rates[0] else "")
              for rate in rates],
-            [figure("turn_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms"),
+            [figure("turn_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms",
+                    "With little to do, 99 of 100 answers take at most {value} ms."),
              knee("turn_knee_per_s"),
              at_knee("turn_p50_ms_at_knee", "p50_ms", "half of the answers take at most"),
              at_knee("turn_p999_ms_at_knee", "p999_ms", "999 of 1,000 answers take at most")],

@@ -122,7 +122,7 @@ def test_a_contender_that_raises_is_out_and_the_others_go_on() -> None:
 
 def test_further_figures_are_medians_and_reach_the_json() -> None:
     asked = question(Contender("ours", taking(1, figures={"bytes": 373.0}), 10),
-                     ratios=[figure("bytes_each", "ours", "bytes", ceiling=1_000)])
+                     ratios=[figure("bytes_each", "ours", "bytes", "{value} B.", ceiling=1_000)])
     report = Report("x", "X", {}, [(asked, measure(asked, Scale(quick=True), quiet))])
     written = json.loads(json.dumps(report.to_dict()))
     assert written["ratios"] == {"bytes_each": 373.0}
