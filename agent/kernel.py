@@ -37,9 +37,9 @@ from .model import ModelReply, ModelRequest, Usage
 from .model_call import ModelCall
 from .output import OutputForm, fitting, invalid_output, output_form
 from .tool import Tool, as_tools
-from .tool_source import LiveTools, tools_now
 from .tool_context import ToolContext
 from .tool_loop import ToolJob, ToolLoop
+from .tool_source import LiveTools, tools_now
 from .turn_errors import LimitReached
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ class _Invocation:
         self._shown: asyncio.Queue[str | StepRestarted | None] | None = None
         self._live = LiveTools(kernel.given_tools)
         self._tools = ToolLoop(
-            self._live.now(), call_threads(), timeout=kernel._tool_timeout, parallel=kernel._parallel,
-            around=self._around_tool,
+            self._live.now(), call_threads(), timeout=kernel._tool_timeout,
+            parallel=kernel._parallel, around=self._around_tool,
         )  # fmt: skip
         self._chain = chat_chain(kernel.filters, self._ask_model)
 

@@ -29,7 +29,8 @@ class AgentSpec:
 
     model: a ChatModel; None only with `kernel=`, which brings model, tools and filters.
     instructions: the system prompt, shown at every model call and never stored (AG-8).
-    tools: functions, `Tool`s or ToolSources such as an McpServer, names distinct. memory: one of the five forms (MF-1…5).
+    tools: functions, `Tool`s or ToolSources such as an McpServer, names distinct. memory: one of
+    the five forms (MF-1…5).
     context: a ContextPolicy, applied after prepare and repair; count_tokens: its counter
     (o200k_base).
 
