@@ -89,9 +89,7 @@ class ActorRef(ProcessBound, pykka.ActorRef[A]):
 
     def tell(self, message: Any) -> None:
         """Send `message` and go on. To a dead actor it is dropped and counted as a dead letter."""
-        if self._closed:
-            self._dead_letter(message)
-            return
+        # Nothing is looked at before: a closed mailbox is drained below, of this message too.
         self._queue.append(message)
         if self._idle:
             idle, self._idle = self._idle, False

@@ -39,6 +39,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
     receive = actor.on_receive
     batches = actor.has_on_batch
     left = budget
+    special = SPECIAL
     message: Any = None
     while left > 0:
         life = ref._life
@@ -62,15 +63,16 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
                 return False
             continue
         waiting = len(batch)
+        pop = batch.pop
         try:
             for _ in repeat(None, left if left < waiting else waiting):
-                message = batch.pop()
-                if message.__class__ not in SPECIAL:
+                message = pop()
+                if message.__class__ not in special:
                     receive(message)
                 elif message.__class__ is Request:
                     ref._serving = message
                     payload = message.message
-                    if payload.__class__ in SPECIAL:
+                    if payload.__class__ in special:
                         value = actor._handle_receive(payload)
                     else:
                         value = receive(payload)
@@ -86,7 +88,7 @@ def run(ref: ActorRef[Any], budget: int = BUDGET) -> bool:
             ref._handled += waiting - len(batch)
             crash(ref, actor, error, message)
             # The frames of the error lead back to this one, and would keep what it still holds.
-            actor = receive = message = payload = value = batch = None
+            actor = receive = message = payload = value = batch = pop = None
             return False
         ref._serving = None
         done = waiting - len(batch)

@@ -259,6 +259,7 @@ def _disown() -> None:
         for ref in list(system.actors):
             ref._reason = NOPROC
             ref._closed = True
+            ref._idle = False  # or a sender would wake the parent's threads and loops
             for request in ref.unanswered():
                 request._waiters = None
                 request.fail(error)

@@ -449,6 +449,7 @@ groups.join("g", refs[0])
 pid = os.fork()
 if pid == 0:
     for ref in refs:
+        ref._put = None  # what would wake the parent's threads and loops
         for use in (lambda: ref.tell(1), lambda: ref.ask(1), lambda: ref.call(1).get(),
                     ref.stop, ref.kill, lambda: ref.exit("boom"), ref.get_state,
                     lambda: ref.stop(block=False)):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def test_links_are_relative_and_point_to_their_floor(root: Path, folder: str) ->
     assert os.readlink(link) == f"../{folder}"
 
 
+@cache
 def _imports(path: Path) -> list[tuple[int, str]]:
     """Line and full name of every absolute import of a file."""
     found: list[tuple[int, str]] = []
