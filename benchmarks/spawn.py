@@ -57,14 +57,16 @@ def questions(scale: Scale) -> Sequence[Question]:
              Contender("pykka", _start(_PykkaIdle.start), threads, opponent=True),
              erlang("spawn.escript", "start", many)],
             [faster("spawn_vs_pykka", "keepwell", "pykka", floor=40),
-             faster("spawn_vs_erlang", "keepwell", "erlang"), *started]),
+             faster("spawn_vs_erlang", "keepwell", "erlang"), *started],
+            rounds=scale.pick(5, 2)),
         Question(
             "start_stop", "And to start and stop it?", "start",
             [Contender("keepwell", _start_stop(_Idle.start), many),
              Contender("pykka", _start_stop(_PykkaIdle.start), threads, opponent=True),
              erlang("spawn.escript", "start_stop", many)],
             [faster("spawn_stop_vs_pykka", "keepwell", "pykka", floor=25),
-             faster("spawn_stop_vs_erlang", "keepwell", "erlang")]),
+             faster("spawn_stop_vs_erlang", "keepwell", "erlang")],
+            rounds=scale.pick(5, 2)),
         Question(
             "idle", "How many bytes does an idle actor take?", "start",
             [Contender("keepwell", _in_child(idle), many, fresh=True),
@@ -81,7 +83,8 @@ def questions(scale: Scale) -> Sequence[Question]:
             "neighbours", "Does a tell cost more when there are many actors?", "message",
             [Contender(f"{_FEW} live", _tell_beside(_FEW), scale.pick(100_000, 20_000)),
              Contender(crowd, _tell_beside(many), scale.pick(100_000, 20_000))],
-            [growth("tell_growth_with_live_actors", f"{_FEW} live", crowd, ceiling=1.5)]),
+            [growth("tell_growth_with_live_actors", f"{_FEW} live", crowd, ceiling=1.5)],
+            rounds=scale.pick(5, 2)),
     ]
 
 
