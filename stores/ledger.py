@@ -92,36 +92,35 @@ class Plan:
             raise TypeError(f"not a request for a conversation: {request!r}")
 
     def _append(self, request: Append, stage: Stage) -> Any:
-        conversation_id = request.conversation_id
-        if request.epoch is not None and request.epoch != stage.epoch:
-            return StaleEpoch(conversation_id, request.epoch, stage.epoch)
+        conversation, epoch, append_id = stage.conversation, stage.epoch, request.append_id
+        if request.epoch is not None and request.epoch != epoch:
+            return StaleEpoch(conversation.conversation_id, request.epoch, epoch)
         key: bytes | None = None
-        conversation = stage.conversation
-        if request.append_id is not None and conversation.number:
-            key = id_key(conversation.number, request.append_id)
+        if append_id is not None and conversation.number:
+            key = id_key(conversation.number, append_id)
             found = self._ids.get(key) or self._find_id(key)
-            if found is not None and (found.epoch == stage.epoch or request.epoch is None):
+            if found is not None and (found.epoch == epoch or request.epoch is None):
                 if found.digest != request.digest:
-                    return AppendConflict(conversation_id, shown_id(request.append_id))
+                    return AppendConflict(conversation.conversation_id, shown_id(append_id))
                 return Appended(found.first_seq, found.first_seq + found.size - 1, found.epoch,
                                 found.size, replayed=True)
         if request.follows is not None:
             before = self._known(conversation, request.follows)
-            if before is None or before.epoch != stage.epoch:
-                return PredecessorMissing(conversation_id, request.follows)
+            if before is None or before.epoch != epoch:
+                return PredecessorMissing(conversation.conversation_id, request.follows)
         cursor = stage.cursor
         if request.cursor is not None and request.cursor != cursor:
-            return CursorConflict(conversation_id, request.cursor, cursor)
+            return CursorConflict(conversation.conversation_id, request.cursor, cursor)
         count = len(request.parts)
         if not count:
-            return Appended(cursor + 1, cursor, stage.epoch, 0)
+            return Appended(cursor + 1, cursor, epoch, 0)
         if not conversation.number:
             conversation.number = self._number()
-            if request.append_id is not None:
-                key = id_key(conversation.number, request.append_id)
+            if append_id is not None:
+                key = id_key(conversation.number, append_id)
         micros = self.micros if request.micros is None else request.micros
-        entry = Written(request, conversation, stage.epoch, cursor + 1, key, stage.total,
-                        stage.tokens, micros)
+        entry = Written(request, conversation, epoch, cursor + 1, key, stage.total, stage.tokens,
+                        micros)
         self.entries.append(entry)
         if key is not None:
             self._ids[key] = entry
@@ -131,7 +130,7 @@ class Plan:
         stage.cursor = cursor + count
         stage.total += request.spoken
         stage.tokens += request.tokens
-        return Appended(cursor + 1, cursor + count, stage.epoch, count)
+        return Appended(cursor + 1, cursor + count, epoch, count)
 
     def _clear(self, request: Clear, stage: Stage) -> Any:
         if request.epoch is not None and request.epoch != stage.epoch:
