@@ -20,14 +20,15 @@ SLOW_ENOUGH = 0.3e-3
 @contextmanager
 def directory() -> Iterator[Path]:
     """An empty directory on a real disk, gone afterwards. KEEPWELL_BENCH_DIR says where."""
-    path = Path(tempfile.mkdtemp(prefix="keepwell-bench-", dir=_parent()))
+    path = Path(tempfile.mkdtemp(prefix="keepwell-bench-", dir=parent()))
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _parent() -> str:
+def parent() -> str:
+    """The directory for files that are measured: KEEPWELL_BENCH_DIR, or one on a real disk."""
     chosen = os.environ.get("KEEPWELL_BENCH_DIR")
     if chosen:
         return chosen
@@ -66,5 +67,5 @@ def commit_seconds() -> float:
 @cache
 def described() -> str:
     """The disk, for a reader: device, file system, what a one-row commit takes."""
-    device, kind = _mount(_parent())
+    device, kind = _mount(parent())
     return f"{kind} on {device}, a one-row commit takes {commit_seconds() * 1e3:.2f} ms"

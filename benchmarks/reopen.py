@@ -3,13 +3,16 @@
 How: a store with 1,000 and one with 1,000,000 messages (100,000 on a quick run) of 100 characters
 in conversations of 1,000, closed in order or left by a killed process; then opened in this process
 up to the answer of `get(last=50)`. Memory is that of a fresh process that has opened the store and
-read nothing, above one that has only imported keepwell.
+read nothing, above one that has only imported keepwell, and above a bare interpreter. That process
+fails if it has loaded a tokeniser.
 
 What it does not say: what reading the file from a cold disk takes.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +24,7 @@ from keepwell.stores.request import Append
 
 from .benchmark import Contender, Question, Scale, Stopwatch, figure, growth
 from .child import in_child
+from .disk import parent
 
 Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
 
@@ -46,14 +50,16 @@ def questions(scale: Scale) -> Sequence[Question]:
             "idle", "What does an idle reopened store hold in memory?", "opening",
             [Contender(at, _idle(many), 1, fresh=True)],
             [figure("reopened_rss_anon_mib", at, "rss_anon_mib",
-                    "A store that was opened and not read yet holds {value} MiB.", ceiling=64)],
-            rounds=3),
+                    "A store that was opened and not read yet holds {value} MiB.", ceiling=64),
+             figure("reopened_over_python_mib", at, "over_python_mib",
+                    "With keepwell itself that is {value} MiB more than a bare interpreter.",
+                    ceiling=64)], rounds=3),
     ]
 
 
 @cache
 def _table(messages: int) -> tuple[Path, TemporaryDirectory[str]]:
-    folder = TemporaryDirectory(prefix="keepwell-bench-")
+    folder = TemporaryDirectory(prefix="keepwell-bench-", dir=parent())
     path = Path(folder.name) / "data"
     engine = DiskEngine(path, durability="process")
     for number in range(messages // 1_000):
@@ -84,20 +90,35 @@ def _idle(messages: int) -> Run:
         path, _ = _table(messages)
         with watch:
             empty = in_child(anonymous_mib, "")["mib"]
-            # A few pages either way are the two processes' own.
-            held = in_child(anonymous_mib, str(path))["mib"] - empty
-            return {"rss_anon_mib": max(0.0, held)}
+            opened = in_child(anonymous_mib, str(path))["mib"]
+            bare = float(subprocess.run([sys.executable, "-c", _BARE], capture_output=True,
+                                        text=True, check=True).stdout)
+            # A few pages either way are the processes' own.
+            return {"rss_anon_mib": max(0.0, opened - empty),
+                    "over_python_mib": max(0.0, opened - bare)}
 
     return contend
 
 
+_BARE = """
+for line in open("/proc/self/status"):
+    if line.startswith("RssAnon:"):
+        print(int(line.split()[1]) / 1024)
+"""
+
+
 def anonymous_mib(path: str) -> dict[str, float]:
-    """Anonymous memory of this process in MiB, with the store of `path` open if there is one."""
+    """Anonymous memory of this process in MiB, with the store of `path` open if there is one.
+
+    Raises RuntimeError if opening it has loaded a tokeniser, which takes 80 MB.
+    """
     engine = DiskEngine(path) if path else None
     lines = Path("/proc/self/status").read_text().splitlines()
     (kib,) = (int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
     if engine is not None:
         engine.close()
+    if "tiktoken" in sys.modules:
+        raise RuntimeError("a tokeniser was loaded to open a store")
     return {"mib": kib / 1024}
 
 
