@@ -42,6 +42,10 @@ MAX_DEPTH: Final = 8
 """How deep calls may run each other's actors in place before they go through the loop."""
 
 
+LATER: Final = object()
+"""What `AsyncRef.answer_now` gives where the actor cannot be run at once."""
+
+
 class LoopRunner:
     """Runs the actors that live on one event loop."""
 
@@ -165,6 +169,53 @@ class AsyncRef(ActorRef[A]):
             lifecycle.end(self, KILLED)  # a handler that was suspended there never goes on
         if self._closed:
             self._drain()
+
+    def answer_now(self, message: Any) -> Any:
+        """What the handler returns for `message`, if the actor can be run here and now; else LATER.
+
+        A call made in place without a request, for handlers that are plain functions and do not
+        `defer`. If the handler raises, that is dealt with as ever, and the answer is the request
+        that failed with it. LATER: nothing has happened, `ask` then.
+        """
+        home, life = self._home, self._life
+        if (
+            not self._idle
+            or home is None
+            or home.depth >= MAX_DEPTH
+            or self._queue
+            or self._batch
+            or self._control
+            or (life is not None and life.suspended)
+            or _get_running_loop() is not home.loop
+        ):
+            return LATER
+        idle, self._idle = self._idle, False
+        actor = self._actor
+        if not idle or actor is None:
+            return LATER  # one that has ended belongs to nobody
+        token = running_actor.set(self)
+        # As in `pump`: it must not find its caller's system.
+        entered = None if entered_system.get() is self._system else entered_system.set(self._system)
+        self._stepping = True
+        home.depth += 1
+        self._handled += 1
+        try:
+            answer = actor.on_receive(message)
+        except BaseException as error:
+            answer = self._serving = Request()
+            answer.message = message
+            if not _failed(self, actor, answer, error):
+                return answer
+            self._serving = None
+        finally:
+            home.depth -= 1
+            self._stepping = False
+            running_actor.reset(token)
+            if entered is not None:
+                entered_system.reset(entered)
+        if not self._finished and not runner.go_idle(self):
+            pump(self)
+        return answer
 
     def _in_handler(self) -> bool:
         # A task or thread that the handler has started may ask: only the handler itself may not.

@@ -46,7 +46,7 @@ class StoreProviderActor(AsyncActor):
         self._most = MOST_OUTSTANDING
 
     def on_start(self) -> None:
-        self._home.moved_in(self.actor_ref)
+        self._home.moved_in(self.actor_ref, in_place=True)
 
     def on_receive(self, message: Any) -> Any:
         try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
+from ..actors.async_runner import LATER
 from ..actors.errors import ActorDied
 from ..actors.future import Future
+from ..actors.request import Request
 from .provider import REQUEST_SECONDS
 
 
@@ -23,16 +26,22 @@ class ProviderHome:
         self.owner = owner  # the store's port or the provider: alive as long as its place is
         self.ref: Any = None
         self.closed: BaseException | None = None
+        self._answer_now: Callable[[Any], Any] | None = None
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, tuple[Any, Future[Any]]] = {}
 
     # -- the actor's side ------------------------------------------------------------------------
 
-    def moved_in(self, ref: Any) -> None:
-        """An incarnation has started: it gets what waits first."""
+    def moved_in(self, ref: Any, *, in_place: bool = False) -> None:
+        """An incarnation has started: it gets what waits first.
+
+        `in_place`: its handler is a plain function that answers with a future, always; it is then
+        called without a request where that can be (see `AsyncRef.answer_now`).
+        """
         with self._lock:
             self.ref = ref
+            self._answer_now = ref.answer_now if in_place else None
             waiting, self._waiting = sorted(self._waiting.items()), {}
         for number, (message, result) in waiting:
             self._ask(ref, number, message, result)
@@ -55,7 +64,10 @@ class ProviderHome:
         number = next(self._numbers)
         ref = self.ref
         if ref is not None and not self._waiting:
-            outer: Future[Any] = ref.ask(message, block=False)
+            answer: Any = self._answer_now(message) if self._answer_now else LATER
+            if answer.__class__ is Future:
+                return answer
+            outer: Future[Any] = ref.ask(message, block=False) if answer is LATER else answer
             if outer.done() and outer.error() is None:
                 # Answered in place, as nearly always.
                 inner = outer.get()
