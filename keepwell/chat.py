@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 from . import demo_story as story
@@ -23,6 +22,7 @@ from .agent.events import ModelEnded, StepRestarted, TextDelta, ToolEnded, ToolS
 from .agent.spec import AgentSpec
 from .cli import default_data_dir
 from .config import load_config
+from .input_lines import input_lines
 from .memory.window import Window
 from .runtime import Runtime
 from .terminal import Style, style_for
@@ -62,7 +62,7 @@ async def _chat(args: argparse.Namespace) -> int:
         if interactive:
             print(style.dim(f"{what}\n{args.conversation!r}, {known} messages so far. {HELP}"))
         with telemetry.attach("keepwell.store.opened", _note(style)):
-            async for line in _lines("> " if interactive else ""):
+            async for line in input_lines("> " if interactive else ""):
                 if line == "/quit":
                     break
                 failures += not await _answer(line, runtime, agent, style)
@@ -81,17 +81,6 @@ def _note(style: Style) -> Any:
             loop.call_soon_threadsafe(print, text)
 
     return opened
-
-
-async def _lines(prompt: str) -> AsyncIterator[str]:
-    """The lines of standard input, read in a thread so that the loop goes on meanwhile."""
-    while True:
-        try:
-            line = await asyncio.to_thread(input, prompt)
-        except EOFError:
-            return
-        if line.strip():
-            yield line.strip()
 
 
 async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -88,6 +90,30 @@ def test_a_chat_whose_model_fails_tells_whoever_wrote_the_pipe(tmp_path: Path) -
     assert ran.returncode == 1
     assert "the model failed" in ran.stderr
     assert "hello" in ran.stdout  # what was asked is kept
+
+
+@pytest.mark.parametrize("end", ["ctrl-c", "ctrl-d", "quit"])
+def test_a_chat_on_a_terminal_ends_at_its_prompt(tmp_path: Path, end: str) -> None:
+    """Nobody has to press Enter after Ctrl+C."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keepwell", "chat", "--model", "scripted",
+         "--data-dir", str(tmp_path)], cwd=REPO, stdin=theirs, stdout=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"> " not in seen:
+        seen += os.read(ours, 1024)
+    os.write(ours, b"hello\n")
+    while seen.count(b"> ") < 2:
+        seen += os.read(ours, 1024)
+    assert b"You said 'hello'" in seen
+    if end == "ctrl-c":
+        process.send_signal(signal.SIGINT)
+    else:
+        os.write(ours, b"\x04" if end == "ctrl-d" else b"/quit\n")
+    assert process.wait(30) == 0
+    os.close(ours)
 
 
 def test_a_chat_that_is_killed_keeps_what_it_has_shown(tmp_path: Path) -> None:
