@@ -3,6 +3,8 @@
 One minute; KEEPWELL_SOAK=10 makes it ten. Each client keeps a conversation, checks the whole of it
 against what it was answered, clears it and begins again. In the first half the server is restarted
 every few seconds, by SIGTERM and SIGKILL in turn; in the second half it is watched for growth.
+The append ids of what was cleared live for seconds here and not for an hour (CS-16), so that the file
+can be seen to level off.
 """
 
 from __future__ import annotations
@@ -258,6 +260,6 @@ async def test_nothing_is_lost_or_doubled_while_a_server_under_load_is_restarted
     assert counts["connections lost"] > 0
     assert counts["left"] > 0
     assert max(front.drains) < 2 * GRACE + 5
-    assert rss_growth < 0.1 * rss[third] + 5e6
-    # What was cleared is swept; the append ids of its records stay for an hour (CS-16).
-    assert disk_growth < 1000
+    assert rss_growth < 0.05 * rss[third] + 3e6
+    # What was cleared is swept, the append ids of its records soon after (ID_LIFE).
+    assert disk_growth < 300
