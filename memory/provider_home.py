@@ -10,7 +10,6 @@ from typing import Any
 from ..actors.async_runner import LATER
 from ..actors.errors import ActorDied
 from ..actors.future import Future
-from ..actors.request import Request
 from .provider import REQUEST_SECONDS
 
 
