@@ -3,7 +3,7 @@
 One minute; KEEPWELL_SOAK=10 makes it ten. Each client keeps a conversation, checks the whole of it
 against what it was answered, clears it and begins again. In the first half the server is restarted
 every few seconds, by SIGTERM and SIGKILL in turn; in the second half it is watched for growth.
-The append ids of what was cleared live for seconds here and not for an hour (CS-16), so that the file
+The append ids of what was cleared live for seconds here, not for an hour (CS-16), so that the file
 can be seen to level off.
 """
 
