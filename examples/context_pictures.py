@@ -7,10 +7,14 @@ not. Give a folder to write the pictures there as SVG.
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import keepwell
+from keepwell import ContextPolicy, Message
+from keepwell.memory.turn import Turn
 
 TALK = [
     ("user", "My dog is called Rex and is a beagle."), ("assistant", "A fine name for a beagle!"),
@@ -30,66 +34,80 @@ COLOURS = {"user": "#2f6fab", "assistant": "#3b8a5a", "calls": "#8a6d3b", "tool"
 WIDTH, LEFT, HEIGHT = 3.1, 150, 62
 
 
-def as_messages():
+class Row(NamedTuple):
+    """What one policy showed its model."""
+
+    name: str
+    messages: Sequence[Message]
+    report: Any
+
+
+def as_messages() -> list[Message]:
     """The conversation and the question as messages."""
-    messages, calls = [], 0
+    messages: list[Message] = []
+    calls = 0
     for role, text in TALK:
         if role == "calls":
             calls += 1
             call = {"id": f"call{calls}", "name": "tool", "arguments": {"text": text}}
-            messages.append(keepwell.Message("assistant", None, [call]))
+            messages.append(Message("assistant", None, [call]))
         elif role == "tool":
-            messages.append(keepwell.Message("tool", text, tool_call_id=f"call{calls}"))
+            messages.append(Message("tool", text, tool_call_id=f"call{calls}"))
         else:
-            messages.append(keepwell.Message(role, text))
-    return [*messages, keepwell.Message("user", QUESTION)]
+            messages.append(Message(role, text))
+    return [*messages, Message("user", QUESTION)]
 
 
-def cost(message):
+def cost(message: Message) -> int:
     """The tokens of a message: four characters each, calls with their arguments."""
-    text = message.text + "".join(f"{c.name}{dict(c.arguments)}" for c in message.tool_calls)
+    text = message.text + "".join(f"{c.name}{c.to_dict()['arguments']}" for c in message.tool_calls)
     return keepwell.approx_token_count(text)
 
 
 CONVERSATION = as_messages()
 
 
-async def shown(name, context=None, recall=None):
+async def shown(name: str, context: ContextPolicy | None = None, recall: int | None = None) -> Row:
     """What the model of an agent with this policy is shown, and the report of it."""
-    requests = []
+    requests: list[keepwell.ModelRequest] = []
+    reports: list[Any] = []
 
-    def model(request):
+    def model(request: keepwell.ModelRequest) -> str:
         requests.append(request)
         return "Let me think."
 
     async with keepwell.Runtime(counter=keepwell.NoCounter()) as runtime:
-        settings = {"context": context, "count_tokens": keepwell.approx_token_count}
+        memory: keepwell.RecallProvider | str = "default"
         if recall is not None:
             retriever = keepwell.FullTextRetriever(runtime.store)
             await runtime.start_child(retriever.child_spec())
-            settings["memory"] = keepwell.RecallProvider(
+            memory = keepwell.RecallProvider(
                 runtime.store, retriever, recall, count_tokens=keepwell.approx_token_count
             )
-        spec = keepwell.AgentSpec(keepwell.FunctionModel(model), **settings)
+        spec = keepwell.AgentSpec(
+            keepwell.FunctionModel(model),
+            memory=memory,
+            context=context,
+            count_tokens=keepwell.approx_token_count,
+        )
         agent = await runtime.spawn(spec, "talk")
         await agent.add_messages(CONVERSATION[:-1])
-        reports = []
         with keepwell.telemetry.attach("keepwell.context.shown", lambda _, f: reports.append(f)):
             await agent.run(QUESTION)
-    return name, requests[0].messages, reports[0]["report"]
+    return Row(name, requests[0].messages, reports[0]["report"])
 
 
-def told(row):
+def told(row: Row) -> list[str]:
     """What the system messages of a request said, and what all of it cost."""
-    _, messages, report = row
-    said = [m.text.splitlines()[0].rstrip(":.") for m in messages if m.role == "system"]
+    report = row.report
+    said = [m.text.splitlines()[0].rstrip(":.") for m in row.messages if m.role == "system"]
     most = "" if report.max_tokens is None else f" of {report.max_tokens}"
     return [*said, f"{report.tokens}{most} tokens"]
 
 
-def text_row(row):
+def text_row(row: Row) -> str:
     """A row as text: one letter a message, small if it was left out."""
-    name, messages, _ = row
+    name, messages, _report = row
     letters = {"user": "U", "assistant": "A", "tool": "T"}
     drawn = "".join(
         letters[each.role] if is_in(each, messages) else letters[each.role].lower()
@@ -98,13 +116,13 @@ def text_row(row):
     return f"{name:16} {drawn}  {'; '.join(told(row))}"
 
 
-def is_in(message, messages):
+def is_in(message: Message, messages: Sequence[Message]) -> bool:
     """Whether a message of the log is among those shown."""
     what = (message.role, message.content, message.tool_call_id, message.tool_calls)
     return any((m.role, m.content, m.tool_call_id, m.tool_calls) == what for m in messages)
 
 
-def svg(rows):
+def svg(rows: Sequence[Row]) -> str:
     """The rows as a picture."""
     end = LEFT + sum(cost(each) * WIDTH + 3 for each in CONVERSATION)
     width, height = round(end + 20), HEIGHT * len(rows) + 30
@@ -114,7 +132,7 @@ def svg(rows):
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, row in enumerate(rows):
-        name, messages, _ = row
+        name, messages, _report = row
         top, left = 12 + number * HEIGHT, float(LEFT)
         out.append(f'<text x="10" y="{top + 18}" font-weight="bold">{escape(name)}</text>')
         for each in CONVERSATION:
@@ -140,22 +158,22 @@ def svg(rows):
     return "\n".join(out) + "\n"
 
 
-def summarizer(previous, new):
+def summarizer(previous: str | None, new: Sequence[Turn]) -> str:
     """Stands in for a model that sums up."""
     return "The user leaves for Lisbon on Friday, with a beagle called Rex."
 
 
-async def pictures():
+async def pictures() -> dict[str, list[Row]]:
     """The rows of each picture."""
-    whole, summary = keepwell.ContextPolicy("whole_session", 120), keepwell.ContextPolicy(
-        "summary", 120, summarizer)  # fmt: skip
+    whole = ContextPolicy("whole_session", 120)
+    summary = ContextPolicy("summary", 120, summarizer)
     return {
         "context-budgets.svg": [
-            await shown(f"max_tokens={budget}", keepwell.ContextPolicy("whole_session", budget))
+            await shown(f"max_tokens={budget}", ContextPolicy("whole_session", budget))
             for budget in (240, 160, 120, 40)
         ],
         "context-ways.svg": [
-            await shown("local", keepwell.ContextPolicy("local")),
+            await shown("local", ContextPolicy("local")),
             await shown("whole_session", whole),
             await shown("summary", summary),
             await shown("recall", recall=105),

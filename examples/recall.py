@@ -7,7 +7,7 @@ from pathlib import Path
 import keepwell
 
 
-def answer(request):
+def answer(request: keepwell.ModelRequest) -> str:
     """Stands in for a model: knows of the dog what it is shown of it, and nothing else."""
     *shown, question = request.messages
     if "name of my dog" not in question.text:
@@ -16,7 +16,7 @@ def answer(request):
     return f"You said: {known[0]}" if known else "You never told me."
 
 
-async def main(folder):
+async def main(folder: Path) -> None:
     async with keepwell.Runtime(folder / "data") as runtime:
         # The index lies beside the data. It can be deleted at any time: it is made again.
         retriever = keepwell.FullTextRetriever(runtime.store, folder / "recall")
@@ -36,7 +36,7 @@ async def main(folder):
         assert "Rex" in result.text
 
         *_, last = await runtime.store.read("ada", marks=True)
-        (report,) = last.mark["context_report"]
+        (report,) = (last.mark or {})["context_report"]
         print(f"{report['kept']} messages shown, {report['elided']} left out,")
         print(f"{report['tokens']} of {report['max_tokens']} tokens, recalled:", report["recalled"])
 
