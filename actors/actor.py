@@ -106,7 +106,7 @@ class Actor(pykka.Actor):
         """
         if _get_running_loop() is not None:
             refuse_on_loop(f"{cls.__name__}.start()", f"await {cls.__name__}.spawn(...) instead")
-        if "name" in kwargs and not _takes_name(cls):
+        if "name" in kwargs and not takes_name(cls):
             return cls.options(name=kwargs.pop("name")).start(*args, **kwargs)
         if cls.start_timeout is not None or not cls._starts_in_caller:
             return cls.options().start(*args, **kwargs)
@@ -139,7 +139,7 @@ class Actor(pykka.Actor):
     @classmethod
     def spawn(cls, *args: Any, **kwargs: Any) -> Future[ActorRef[Self]]:
         """Start an actor; the future gets its ref once `on_start` has succeeded. See `start`."""
-        if "name" in kwargs and not _takes_name(cls):
+        if "name" in kwargs and not takes_name(cls):
             return cls.options(name=kwargs.pop("name")).spawn(*args, **kwargs)
         return cls.options().spawn(*args, **kwargs)
 
@@ -423,7 +423,8 @@ class Starter(Generic[C]):
         future.add_done_callback(lambda _: timer.cancel())
 
 
-def _takes_name(cls: type[Actor]) -> bool:
+def takes_name(cls: type[Actor]) -> bool:
+    """Whether `name=` is an argument of its `__init__`, and not the name to register (REG-1)."""
     known = _name_takers.get(cls)
     if known is None:
         known = _name_takers[cls] = "name" in inspect.signature(cls.__init__).parameters

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from ..actors import Actor, ActorRef, CallTimeout, Exit, ExitActor, Future, Ignore, StartFailed
+from ..actors.actor import takes_name
 from ..actors.bonds import adopt
 from ..actors.errors import InvalidValue
 from ..actors.exits import KILLED, NOPROC, SHUTDOWN, ExitReason
@@ -37,7 +38,9 @@ def start_actor(
     start, given, named = _unwrapped(spec.start)
     args, kwargs = (*given, *args), {**named, **(kwargs or {})}
     if isinstance(start, type) and issubclass(start, Actor):
-        options = start.options(parent=_ours(supervisor.actor_ref), system=supervisor.system)
+        name = None if takes_name(start) else kwargs.pop("name", None)  # as `Actor.start` has it
+        parent = _ours(supervisor.actor_ref)
+        options = start.options(name=name, parent=parent, system=supervisor.system)
         ref = options.start(*args, **kwargs)
         return (None if ref is Ignore else ref), None
     if isinstance(start, type) and issubclass(start, pykka.ThreadingActor):

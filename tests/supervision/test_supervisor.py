@@ -396,3 +396,49 @@ def test_more_supervisors_than_threads_stop_at_once(
     assert fleet[0].stop(timeout=4)
     assert sorted(nursery.take("stop")) == list(range(60)), "every hook has run"
     assert nursery.alive() == []
+
+
+class Desk(Actor):
+    def __init__(self, drawer: str = "empty") -> None:
+        super().__init__()
+        self.drawer = drawer
+
+    def on_receive(self, message: Any) -> Any:
+        return self.drawer
+
+
+class Labelled(Actor):
+    """Has a `name` of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.label = name
+
+    def on_receive(self, message: Any) -> Any:
+        return self.label
+
+
+def test_name_of_a_partial_names_each_incarnation(system: ActorSystem) -> None:
+    """REG-1, as `start(name=...)` does; for the children of a dynamic supervisor, too."""
+    supervisor = Supervisor.start(
+        [
+            ChildSpec("desk", functools.partial(Desk, "pens", name="desk")),
+            ChildSpec("labelled", functools.partial(Labelled, name="label")),
+        ]
+    )
+    first = names.named("desk").ref()
+    assert first.ask("?", timeout=SOON) == "pens"
+    first.kill()
+    first.ended().get(timeout=SOON)
+    supervisor.which_children().get(timeout=SOON)
+    second = names.named("desk").ref()
+    assert second is not first
+    assert second.ask("?", timeout=SOON) == "pens"
+    assert names.whereis("label") is None  # it was an argument, and is none of ours
+    children = {info.id: info.child for info in supervisor.which_children().get(timeout=SOON)}
+    assert children["labelled"].ask("?", timeout=SOON) == "label"
+    dynamic = DynamicSupervisor.start(ChildSpec("desk", Desk))
+    third = dynamic.start_child("ink", name="third").get(timeout=SOON)
+    assert names.whereis("third") is third
+    dynamic.stop()
+    supervisor.stop()
