@@ -24,8 +24,8 @@ class InvalidSetting(InvalidValue):
 class InvalidSupervisor(InvalidValue):
     """The reason with which a supervisor does not start because of what it was given.
 
-    `code`: `supervisor_data` (a setting), `start_spec` (a child spec), `bad_start_spec` (not one
-    template); `fault`: the InvalidSetting or InvalidChildSpec, or the ids of the templates.
+    `code`: `supervisor_data` (a setting), `start_spec` (a child spec), `bad_start_spec` (no list
+    of them, not one template); `fault`: the InvalidValue, or the ids of the templates.
     """
 
     def __init__(self, code: str, fault: InvalidValue | tuple[Hashable, ...]) -> None:

@@ -10,7 +10,7 @@ stops, the requests, and the reports.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -153,6 +153,9 @@ class Supervisor(Actor):
                 "invalid_strategy", "simple_one_for_one", remedy="use a DynamicSupervisor"
             )
             raise ExitActor(InvalidSupervisor("supervisor_data", fault))
+        if isinstance(self._given, Mapping) or not isinstance(self._given, Iterable):
+            told = InvalidValue(f"{self._given!r} is no list of child specs: pass one in brackets")
+            raise ExitActor(InvalidSupervisor("bad_start_spec", told)) from told
         try:
             specs = checked_specs(self._given, self._settings.auto_shutdown)
         except InvalidValue as fault:

@@ -180,3 +180,12 @@ def test_backoff_grows_to_its_limit_and_never_overflows() -> None:
     backoff = Backoff(first=0.1, factor=3, longest=2)
     assert [round(backoff.delay(n), 3) for n in range(1, 6)] == [0.1, 0.3, 0.9, 2, 2]
     assert backoff.delay(10**9) == 2
+
+
+@pytest.mark.parametrize("given", [ChildSpec("a", Actor), {"id": "a", "start": Actor}, 5])
+def test_children_that_are_no_list(system: ActorSystem, given: Any) -> None:
+    """SPEC-2: `bad_start_spec`, and what to write instead."""
+    with pytest.raises(StartFailed, match="no list of child specs: pass one in brackets") as caught:
+        Supervisor.start(given)
+    assert isinstance(caught.value.reason, InvalidSupervisor)
+    assert caught.value.reason.code == "bad_start_spec"
