@@ -19,7 +19,11 @@ class NotRegistered(RequestError):
     """Nobody is registered under the name (REG-4)."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no actor is registered as {name!r}", code="badarg")
+        super().__init__(
+            f"no actor is registered as {name!r}: start one with name={name!r}, or try again if it "
+            "is being restarted",
+            code="badarg",
+        )
         self.name = name
 
 
