@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO
 
+from .actors.errors import InvalidValue
 from .stores.backup import backup, compact, must_exist, restore
 from .stores.disk_engine import FORMAT, DiskEngine
 from .stores.disk_store import DiskStore
@@ -262,20 +263,32 @@ def _restore(args: argparse.Namespace) -> int:
     return OK
 
 
+@contextmanager
+def _file(path: Path | None, mode: Literal["r", "x"], standard: TextIO) -> Iterator[TextIO]:
+    if path is None:
+        yield standard
+        return
+    try:
+        file = path.open(mode, encoding="utf-8")
+    except OSError as problem:
+        raise InvalidValue(
+            f"{str(path)!r} cannot be opened: {problem.strerror}. Give another file."
+        ) from problem
+    with file:
+        yield file
+
+
 def _export(args: argparse.Namespace) -> int:
     left_out: list[DamagedStore] = []
     progress = _Progress("lines")
-    out = sys.stdout if args.output is None else args.output.open("x", encoding="utf-8")
     try:
-        with _opened(args) as engine:
+        with _opened(args) as engine, _file(args.output, "x", sys.stdout) as out:
             skip = left_out.append if args.skip_damaged else None
             for count, line in enumerate(export(engine, prefix=args.prefix, skip=skip), 1):
                 out.write(line)
                 progress(count)
     finally:
         progress.end()
-        if out is not sys.stdout:
-            out.close()
     for problem in left_out:
         print(f"keepwell: left out: {problem}", file=sys.stderr)
     return FAILED if left_out else OK
@@ -283,15 +296,12 @@ def _export(args: argparse.Namespace) -> int:
 
 def _import(args: argparse.Namespace) -> int:
     progress = _Progress("records")
-    lines = sys.stdin if args.input is None else args.input.open(encoding="utf-8")
     try:
-        with _opened(args, readonly=False) as engine:
+        with _file(args.input, "r", sys.stdin) as lines, _opened(args, readonly=False) as engine:
             done = import_lines(engine, lines, progress)
             engine.settle()
     finally:
         progress.end()
-        if lines is not sys.stdin:
-            lines.close()
     print(f"{done.conversations:,} conversations, {done.records:,} records")
     return OK
 

@@ -498,3 +498,21 @@ def test_commands_write_json_and_move_stores(
     assert main(["store", "show", d, "nobody"]) == 1
     assert main(["store", "info", str(tmp_path / "missing")]) == 1
     assert user("x")["content"] == "x"
+
+
+def test_a_file_that_cannot_be_opened_is_named_and_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path / "d", 3).close()
+    kept, missing = tmp_path / "kept", tmp_path / "missing.jsonl"
+    kept.write_text("mine")
+    for command in (
+        ["export", str(tmp_path / "d"), "--output", str(kept)],
+        ["import", str(tmp_path / "new"), str(missing)],
+    ):
+        assert main(["store", *command]) == 2
+        assert "Give another file." in capsys.readouterr().err
+    assert kept.read_text() == "mine"
+    assert not (tmp_path / "new").exists()
+    assert main(["store", "export", str(tmp_path / "none"), "--output", str(missing)]) == 1
+    assert not missing.exists()
