@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import lifecycle
 from .actor import Actor
-from .async_runner import AsyncRef, start, unwrap
+from .async_runner import AsyncRef, start
+from .eager_task import unwrap
 from .exits import KILLED
 from .future import Future
 from .ref import KILL_NOW, Bounded

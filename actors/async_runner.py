@@ -1,10 +1,7 @@
 """Runs actors on an event loop: one message at a time each, never blocking the loop.
 
-A handler that is a coroutine is started at once, in place, as a task of its own; if it ends without
-suspending, no trip through the loop is made. On Python 3.12 asyncio does this by itself
-(`eager_start`). On 3.11 the same is done by hand: the task's first step is taken out of the loop's
-ready queue and run now, with the caller's task put aside; a loop without such a queue (uvloop) runs
-the step in its next round.
+A handler that is a coroutine is started at once, in place (`eager_task`); if it ends without
+suspending, no trip through the loop is made.
 
 A call from a coroutine on the same loop runs an idle actor in place too, up to a depth: the reply
 is then there when the caller awaits it.
@@ -16,7 +13,6 @@ import asyncio
 import contextvars
 import functools
 import logging
-import sys
 from asyncio import _get_running_loop
 from collections.abc import AsyncGenerator, Coroutine
 from types import CoroutineType
@@ -25,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import control, lifecycle, runner
 from .context import entered_system, running_actor, running_systems
 from .control import END, RUN
+from .eager_task import guard, start_now, unwrap
 from .errors import RequestError
 from .exits import KILLED, NORMAL, SHUTDOWN, Reply
 from .ref import KILL_NOW, SIGNAL, A, ActorRef
@@ -276,29 +273,6 @@ class AsyncRef(ActorRef[A]):
         return context
 
 
-def _start_by_hand(
-    loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    context: contextvars.Context,
-) -> asyncio.Task[Any]:
-    """Make a task of `coroutine` and take its first step now, if the loop allows it."""
-    task = asyncio.Task(coroutine, loop=loop, context=context)
-    ready = getattr(loop, "_ready", None)
-    if ready is None:
-        return task
-    handle = ready.pop()
-    current = asyncio.current_task(loop)
-    if current is None:
-        handle._run()
-        return task
-    asyncio._leave_task(loop, current)
-    try:
-        handle._run()
-    finally:
-        asyncio._enter_task(loop, current)
-    return task
-
-
 def pump(
     ref: AsyncRef[Any], budget: int = runner.BUDGET, request: Request | None = None
 ) -> None:
@@ -419,42 +393,6 @@ def start(ref: AsyncRef[Any], coroutine: Coroutine[Any, Any, Any]) -> asyncio.Ta
     if context is None:
         context = ref.context()
     return start_now(loop, guarded, context)
-
-
-def start_now(
-    loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    context: contextvars.Context,
-) -> asyncio.Task[Any]:
-    """Make a task of `coroutine` and take its first step now, if the running loop allows it.
-
-    It is a task like any other, `asyncio.timeout` and `current_task` work in it; one that never
-    suspends is done on return, without a trip through the loop.
-    """
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
-    return _start_by_hand(loop, coroutine, context)
-
-
-class Escaped(Exception):  # noqa: N818 - it carries an error
-    """Carries what asyncio would let out of its loop to where the actor's crash is dealt with."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-async def guard(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Keep SystemExit and KeyboardInterrupt of a handler from ending the loop (F45)."""
-    try:
-        return await coroutine
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise Escaped(error) from None
-
-
-def unwrap(error: BaseException) -> BaseException:
-    """Undo what `guard` did."""
-    return error.error if isinstance(error, Escaped) else error
 
 
 def _completed(ref: AsyncRef[Any], message: Any, task: asyncio.Task[Any]) -> None:

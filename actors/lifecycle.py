@@ -181,7 +181,9 @@ def _begin_with_its_own_code(error: BaseException) -> None:
         error.__traceback__ = traceback
 
 
-_RUNNERS = frozenset(f"{__package__}.{name}" for name in ("runner", "async_runner", "lifecycle"))
+_RUNNERS = frozenset(
+    f"{__package__}.{name}" for name in ("runner", "async_runner", "eager_task", "lifecycle")
+)
 
 
 def _forget_locals(error: BaseException, actor: Any) -> None:

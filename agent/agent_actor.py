@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..actors import telemetry
 from ..actors.async_actor import AsyncActor
-from ..actors.async_runner import start_now
+from ..actors.eager_task import start_now
 from ..actors.errors import ActorDied, KeepwellError
 from ..actors.exits import KILLED, describe, is_orderly
 from ..actors.failpoint import failpoint

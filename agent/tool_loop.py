@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..actors import telemetry
-from ..actors.async_runner import start_now
+from ..actors.eager_task import start_now
 from . import tool_result
 from .errors import InvalidArguments
 from .tool_context import ToolContext
