@@ -85,7 +85,6 @@ def release(rows: Rows, holder: bytes) -> None:
 
 
 def drop(rows: Rows, place: bytes) -> None:
-    """Delete a row, and what its place holds."""
     """Remove a row and let go of the blobs that it mentions; nearly always there are none."""
     value = rows.get(place)
     if value is not None and b"$blob" in value:

@@ -27,6 +27,7 @@ from typing import Any
 
 import lmdb
 
+from ..actors.errors import InvalidValue
 from ..actors.failpoint import failpoint
 from .codec import decode, encode
 from .conversation import Conversation, empty_view, moment
@@ -34,7 +35,7 @@ from .conversation_id import TEMPORARY_PREFIX
 from .disk_tables import Packed, Tables, move, stored_id
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
-from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore
+from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore, shown
 from .ledger import Cleared, Plan, Written
 from .listing import page
 from .open_turns import index_open_turns, open_ids
@@ -351,7 +352,9 @@ class DiskEngine(Engine):
     def _name_counter(self, name: str) -> None:
         code = len(self._codes) + 1
         if code > 255:
-            raise ValueError("a store knows at most 255 token counters")
+            raise InvalidValue(
+                f"a store knows at most 255 token counters, {shown(name)} is one more"
+            )
         self._codes[name], self._counters[code] = code, name
 
     def maintain(self) -> bool:

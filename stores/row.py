@@ -36,6 +36,9 @@ ID_VALUE = Struct(">IIIQ")
 
 MAX_EPOCH = MAX_SEQ = (1 << 32) - 1
 
+LONG_ID_BYTES = 33
+"""Of what stands for a long append id in a key: 0xFF, which no text begins with, and its hash."""
+
 
 class IdEntry(NamedTuple):
     """What is known of an append id: where its records went, and the digest of its payload."""

@@ -28,7 +28,7 @@ from ..actors.errors import InvalidValue
 from .append_ids import append_ids, remember
 from .blob_transfer import blob_lines, keep_blob
 from .codec import encode_body
-from .conversation import EPOCH_TIME
+from .conversation import EPOCH_TIME, moment
 from .conversation_id import is_temporary
 from .disk_engine import DiskEngine
 from .errors import CursorConflict, DamagedStore, StaleEpoch, shown
@@ -36,11 +36,17 @@ from .json_lines import line, tagged, untagged
 from .message import Message
 from .record import NewRecord, Record
 from .request import Append, Clear, Part, payload_digest
-from .row import IdEntry, head_of
+from .row import LONG_ID_BYTES, MAX_EPOCH, MAX_SEQ, NUMBER_KEY, IdEntry, head_of, id_key
 
 FORMAT = 2
 BATCH = 500
 """Most appends of one commit of an import, and most records of an append without append id."""
+
+MAX_IMPORTED_EPOCH = MAX_EPOCH // 2
+"""Nobody clears as often; what came with the last epoch there is could never be cleared."""
+
+FAULTS = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+"""What reading values that no export writes may raise."""
 
 
 class InvalidExport(InvalidValue):
@@ -165,9 +171,13 @@ def import_lines(engine: DiskEngine, lines: Iterable[str],
     """
     importing = _Import(engine, progress)
     number = 0
-    for number, text in enumerate(lines, 1):
-        if text.strip():
-            importing.take(number, _parsed(number, text))
+    try:
+        for number, text in enumerate(lines, 1):
+            if text.strip():
+                importing.take(number, _parsed(number, text))
+    except UnicodeDecodeError as problem:  # of the file that gives the lines, which reads ahead
+        raise InvalidExport(number + 1, f"here or soon after is no UTF-8 ({problem.reason})") \
+            from problem
     importing.end(number)
     return Transferred(importing.conversations, importing.records)
 
@@ -191,6 +201,7 @@ class _Import:
         self._progress = progress
         self._id: str | None = None
         self._cursor = 0
+        self._seq = 0  # of the last record in the file; what was left out has no line
         self._requests: list[Append] = []
         self._cleared: list[tuple[bytes, IdEntry]] = []
         # The append whose records are being read; `end` is the seq behind it in the file.
@@ -228,20 +239,24 @@ class _Import:
             self._record(number, item)
 
     def _begin(self, number: int, conversation_id: str, epoch: object) -> None:
-        if type(epoch) is not int or epoch < 0:
-            raise InvalidExport(number, f"an epoch is an int of 0 or more, not {shown(epoch)}")
+        if type(epoch) is not int or not 0 <= epoch <= MAX_IMPORTED_EPOCH:
+            raise InvalidExport(number, f"an epoch is an int from 0 to {MAX_IMPORTED_EPOCH}, "
+                                        f"not {shown(epoch)}")
         (refused,) = self._engine.commit([Clear(conversation_id, to=epoch)])
         if isinstance(refused, CursorConflict):  # it has records: stored by an earlier run?
             present = self._engine.info(conversation_id).epoch
             if present != epoch:
                 raise StaleEpoch(conversation_id, epoch, present)
-        self._id, self._cursor = conversation_id, 0
+        self._id, self._cursor, self._seq = conversation_id, 0, 0
         self.conversations += 1
 
     def _record(self, number: int, item: dict[str, Any]) -> None:
         part, counter, micros = _part(number, item)
         shared = counter, micros
-        seq, name = item.get("seq", 0), _name(number, item)
+        seq, name = item["seq"], _name(number, item)
+        if seq <= self._seq:
+            raise InvalidExport(number, f"its record {seq} stands behind record {self._seq}")
+        self._seq = seq
         if self._parts and (name is not None or shared != self._shared
                             or (seq >= self._end if self._name else len(self._parts) >= BATCH)):
             self._end_append()
@@ -322,15 +337,19 @@ class _Import:
 def _part(number: int, item: dict[str, Any]) -> tuple[Part, str, int]:
     """A record's line: the part of an append, its token counter, its time in µs."""
     try:
+        _check_count(item["seq"], "seq", 1)
         message = None if item["message"] is None else \
             Message.from_dict(untagged(item["message"]))
         record = NewRecord(message, untagged(item["turn_id"]), untagged(item["mark"]))
-        tokens, counter = int(item["tokens"]), str(item["counter"])
+        tokens, counter = _check_count(item["tokens"], "tokens"), str(item["counter"])
         since = datetime.fromisoformat(item["time"]) - EPOCH_TIME
-    except (KeyError, TypeError, ValueError) as problem:
+        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        if micros < 0:
+            raise ValueError("its time is before 1970")
+        moment(micros)
+        body = encode_body(record.message, record.turn_id, record.mark)
+    except FAULTS as problem:
         raise InvalidExport(number, f"this is no record ({shown(problem)})") from problem
-    body = encode_body(record.message, record.turn_id, record.mark)
-    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return (record.message, record.turn_id, record.mark, body, crc32(body), tokens), counter, micros
 
 
@@ -340,11 +359,11 @@ def _name(number: int, item: dict[str, Any]) -> _Name | None:
     try:
         given = item["append"]
         name = _Name(untagged(given["id"]), given["records"], bytes.fromhex(given["digest"]))
-        kinds: tuple[type, ...] = (type(name.append_id), type(name.size), type(item["seq"]))
-        if kinds not in ((str, int, int), (bytes, int, int)) or not name.append_id \
-                or name.size < 1 or len(name.digest) != 16:
+        _check_count(name.size, "records", 1)
+        _check_count(item["seq"], "seq", 1)
+        if not _is_append_id(name.append_id) or len(name.digest) != 16:
             raise ValueError("a field of it is of another kind")
-    except (KeyError, TypeError, ValueError) as problem:
+    except FAULTS as problem:
         raise InvalidExport(number, f"this is no append ({shown(problem)})") from problem
     return name
 
@@ -352,15 +371,25 @@ def _name(number: int, item: dict[str, Any]) -> _Name | None:
 def _id_entry(number: int, given: Any) -> tuple[bytes, IdEntry]:
     """An append id from before a clear."""
     try:
-        first, epoch = given["first_seq"], given["epoch"]
-    except (KeyError, TypeError) as problem:
+        first, epoch = given["first_seq"], _check_count(given["epoch"], "epoch")
+    except FAULTS as problem:
         raise InvalidExport(number, f"this is no append ({shown(problem)})") from problem
     name = _name(number, {"append": given, "seq": first})
-    if name is None or type(epoch) is not int:
+    if name is None:
         raise InvalidExport(number, "this is no append")
-    key = name.append_id if isinstance(name.append_id, bytes) else \
-        name.append_id.encode("utf-8", "surrogatepass")
+    key = id_key(0, name.append_id)[NUMBER_KEY.size:]
     return key, IdEntry(epoch, first, name.size, name.digest)
+
+
+def _is_append_id(value: object) -> bool:
+    return bool(value) if isinstance(value, str) else \
+        isinstance(value, bytes) and len(value) == LONG_ID_BYTES and value[:1] == b"\xff"
+
+
+def _check_count(value: object, name: str, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= MAX_SEQ:
+        raise ValueError(f"{name} is an int from {least} to {MAX_SEQ}, not {shown(value)}")
+    return value
 
 
 def _parsed(number: int, text: str) -> dict[str, Any]:
