@@ -26,6 +26,8 @@ _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 30.0
 _PING_SECONDS: Final = 30.0
 _LISTEN_PAUSE: Final = 1.0
+_READS: Final = 3
+_PAGES: Final = 1000
 
 
 class McpUnavailable(Unavailable):
@@ -229,19 +231,29 @@ class McpServerActor(AsyncActor):
                 return
             if changed.is_set() or not done:  # not done: quiet for long, is it still there?
                 await self._learn(client, changed)
+                if changed.is_set():
+                    await asyncio.sleep(_LISTEN_PAUSE)
 
     async def _learn(self, client: Any, changed: asyncio.Event) -> None:
-        """Read the list of tools, all pages, until it has not changed meanwhile."""
-        while True:
+        """Read the list of tools, all pages, until it has not changed meanwhile.
+
+        What a restless server says after three times counts; `changed` is set then. Raises
+        McpUnavailable for a list without end.
+        """
+        for _ in range(_READS):
             changed.clear()
             tools: list[ListedTool] = []
             cursor: str | None = None
-            while True:
+            for _ in range(_PAGES):
                 page = await client.list_tools(cursor=cursor)
                 tools += map(_listed, page.tools)
                 cursor = page.next_cursor
                 if not cursor:
                     break
+            else:
+                raise McpUnavailable(
+                    self._server.name, f"its list of tools has more than {_PAGES:,} pages"
+                )
             if not changed.is_set():
                 break
         self._server.learned(tuple(tools))
