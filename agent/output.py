@@ -50,7 +50,9 @@ class OutputForm:
         try:
             return self.build(data)
         except (InvalidArguments, ValueError, TypeError, ArithmeticError) as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(str(error) or repr(error)) from error
+        except Exception as error:  # whatever the class raises, an assertion say
+            raise ValueError(f"its class raises {error!r}") from error
 
     def problem(self, text: str) -> str | None:
         """What is wrong with an answer, None if nothing is."""

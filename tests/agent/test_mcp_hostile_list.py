@@ -1,4 +1,4 @@
-"""A server whose list of tools never comes to rest, or never ends, keeps nobody waiting for ever."""
+"""A server whose list of tools never comes to rest, or has no end, keeps nobody waiting for ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ToolListChangedNotification:
 
 
 class ListServer(McpServer):
-    """Connects to a client in memory. `changes`: at every look; `ends`: the list has a last page."""
+    """Connects to a client in memory. `changes`: at every look; `ends`: there is a last page."""
 
     def __init__(self, *, changes: bool, ends: bool) -> None:
         super().__init__("restless", command=["none"], timeout=20.0)

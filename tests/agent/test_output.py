@@ -13,6 +13,7 @@ from keepwell import (
     AgentSpec,
     FunctionModel,
     InvalidValue,
+    Kernel,
     Message,
     ModelError,
     ModelReply,
@@ -199,3 +200,29 @@ async def test_a_type_that_refers_to_itself_is_shown_as_an_object() -> None:
     assert "$ref" in json.dumps(form.schema)
     model = FunctionModel(lambda request: LISBON)
     assert (await ask(model, form)).output.twins == [City("Rio", 6)]
+
+
+@dataclass
+class Refusing:
+    """Its class raises by itself, in every way."""
+
+    error: int
+
+    def __post_init__(self) -> None:
+        if self.error:
+            raise (AssertionError(), KeyError("limit"), RuntimeError("no"), ValueError())[
+                self.error - 1
+            ]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(1, "AssertionError()"), (2, "KeyError('limit')"), (3, "'no'"), (4, "ValueError()")],
+)
+async def test_whatever_the_class_of_an_answer_raises_is_asked_for_again(
+    error: int, says: str
+) -> None:
+    model = ScriptedModel(json.dumps({"error": error}), json.dumps({"error": 0}))
+    result = await Kernel(model).invoke([{"role": "user", "content": "?"}], output=Refusing)
+    assert result.output == Refusing(0)
+    assert says in model.requests[-1].messages[-1].text
