@@ -1,4 +1,4 @@
-"""A server whose list of tools never comes to rest, or has no end, keeps nobody waiting for ever."""
+"""A server whose list of tools never rests, or has no end, keeps nobody waiting for ever."""
 
 from __future__ import annotations
 
