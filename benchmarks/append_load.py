@@ -17,16 +17,15 @@ hours (`soak` does).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from keepwell.stores import DiskStore, NoCounter
 
 from .append_opponents import TEXT
-from .benchmark import Contender, Question, Scale, Stopwatch, figure
-from .disk import described, directory
-from .open_loop import Load, at_knee, knee, open_loop, run
+from .benchmark import Question, Scale
+from .open_loop import Operation, latency_question
 
 _CONVERSATIONS = 256
 _RATES = (500, 1_000, 2_000, 4_000, 6_000, 8_000, 12_000, 16_000)
@@ -34,49 +33,24 @@ _RATES = (500, 1_000, 2_000, 4_000, 6_000, 8_000, 12_000, 16_000)
 
 def questions(scale: Scale) -> Sequence[Question]:
     """Return the question."""
-    # More of them past the knee would only wait longer.
-    most = scale.pick(8_000, 4_000)
-    rates = scale.pick(_RATES, _RATES[1::3])
-    seconds = scale.pick(2.0, 0.8)
     return [
-        Question(
-            "append_latency", "How late is an append, at how many a second?", "append",
-            [Contender(f"{rate:,}/s", _appends(rate), min(round(rate * seconds), most),
-                       note=described() if rate == rates[0] else "")
-             for rate in rates],
-            [figure("append_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms",
-                    "With little to do, 99 of 100 appends take at most {value} ms."),
-             knee("append_knee_per_s"),
-             at_knee("append_p50_ms_at_knee", "p50_ms", "half of the appends take at most"),
-             at_knee("append_p999_ms_at_knee", "p999_ms", "999 of 1,000 appends take at most")],
-            rounds=scale.pick(3, 1), chart="curve"),
+        latency_question(
+            "append", "How late is an append, at how many a second?", "appends", _appends, scale,
+            rates=scale.pick(_RATES, _RATES[1::3]),
+            most=scale.pick(8_000, 4_000),  # more of them past the knee would only wait longer
+            warm_up=100,
+        ),
     ]  # fmt: skip
 
 
-def _appends(rate: int) -> Any:
-    async def loaded(watch: Stopwatch, operations: int, path: Path, found: list[Load]) -> None:
-        store = await DiskStore(path, counter=NoCounter()).spawn()
-        try:
-            async def append(number: int) -> None:
-                await store.add(f"conversation-{number % _CONVERSATIONS}",
-                                [{"role": "user", "content": TEXT}], append_id=f"turn-{number}/0")
+@asynccontextmanager
+async def _appends(path: Path, _operations: int) -> AsyncIterator[Operation]:
+    store = await DiskStore(path, counter=NoCounter()).spawn()
+    try:
+        async def append(number: int) -> None:
+            await store.add(f"conversation-{number % _CONVERSATIONS}",
+                            [{"role": "user", "content": TEXT}], append_id=f"turn-{number}/0")
 
-            await open_loop(append, rate=rate, count=min(operations, 100), seed=2)
-            with watch:
-                found.append(await open_loop(_shifted(append, 1 << 20), rate=rate,
-                                             count=operations))
-        finally:
-            await store.stop()
-
-    def contend(watch: Stopwatch, operations: int) -> Mapping[str, float]:
-        found: list[Load] = []
-        with directory() as path:
-            run(loaded(watch, operations, path, found))
-        return found[0].figures()
-
-    return contend
-
-
-def _shifted(append: Any, by: int) -> Any:
-    """The same with other numbers, so that no append id comes twice."""
-    return lambda number: append(number + by)
+        yield append
+    finally:
+        await store.stop()

@@ -11,11 +11,20 @@ import asyncio
 import math
 import random
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .benchmark import Ratio, Results
+from .benchmark import Contender, Question, Ratio, Results, Scale, Stopwatch, figure
+from .disk import described, directory
+
+Operation = Callable[[int], Awaitable[object]]
+"""Performs the operation of a number; none comes twice to a system that is set up."""
+
+Served = Callable[[Path, int], AbstractAsyncContextManager[Operation]]
+"""Sets a system up in a directory for so many operations, and takes it down: `served(path, n)`."""
 
 KEPT_UP = 0.95
 """A system keeps up with a rate if it answers at this share of it instead of queueing."""
@@ -70,7 +79,7 @@ def arrivals(rate: float, count: int, seed: int) -> list[float]:
 
 
 async def open_loop(
-    operation: Callable[[int], Awaitable[object]], *, rate: float, count: int, seed: int = 1
+    operation: Operation, *, rate: float, count: int, seed: int = 1
 ) -> Load:
     """Start `operation(number)` at each of `count` arrival times of `rate` a second.
 
@@ -109,6 +118,49 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` on a `precise_loop`."""
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         runner.run(work)
+
+
+def latency_question(
+    unit: str, asked: str, answers: str, served: Served, scale: Scale, *,
+    rates: Sequence[int], most: int, warm_up: int,
+) -> Question:
+    """Return the question how late `answers` (plural) are at each of `rates`, the lowest first.
+
+    At most `most` operations a round are measured, after `warm_up` others.
+    """
+    seconds = scale.pick(2.0, 0.8)
+    return Question(
+        f"{unit}_latency", asked, unit,
+        [Contender(f"{rate:,}/s", _offered(served, rate, warm_up), min(round(rate * seconds), most),
+                   note=described() if rate == rates[0] else "")
+         for rate in rates],
+        [figure(f"{unit}_p99_ms_at_ease", f"{rates[0]:,}/s", "p99_ms",
+                f"With little to do, 99 of 100 {answers} take at most {{value}} ms."),
+         knee(f"{unit}_knee_per_s"),
+         at_knee(f"{unit}_p50_ms_at_knee", "p50_ms", f"half of the {answers} take at most"),
+         at_knee(f"{unit}_p999_ms_at_knee", "p999_ms", f"999 of 1,000 {answers} take at most")],
+        rounds=scale.pick(3, 1), chart="curve",
+    )  # fmt: skip
+
+
+def _offered(served: Served, rate: int, warm_up: int) -> Any:
+    """What measures one round at `rate`."""
+
+    async def loaded(watch: Stopwatch, operations: int, path: Path, found: list[Load]) -> None:
+        async with served(path, operations) as operation:
+            before = min(operations, warm_up)
+            await open_loop(operation, rate=rate, count=before, seed=2)
+            with watch:
+                found.append(await open_loop(lambda number: operation(before + number), rate=rate,
+                                             count=operations))
+
+    def contend(watch: Stopwatch, operations: int) -> Mapping[str, float]:
+        found: list[Load] = []
+        with directory() as path:
+            run(loaded(watch, operations, path, found))
+        return found[0].figures()
+
+    return contend
 
 
 def knee(name: str) -> Ratio:
