@@ -48,6 +48,8 @@ class CircuitBreaker:
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        if not isinstance(model, ChatModel):
+            raise InvalidValue(f"{model!r} is no chat model: it needs name, complete and stream")
         self._model = model
         self._policy = policy or BreakerPolicy()
         self._clock = clock

@@ -192,6 +192,11 @@ def test_bad_policies_are_refused(bad):
         BreakerPolicy(**bad)
 
 
+def test_what_is_no_model_is_refused():
+    with pytest.raises(InvalidValue, match="'gpt' is no chat model"):
+        CircuitBreaker("gpt")
+
+
 # -- the actor below it ------------------------------------------------------------------------
 
 
