@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import logging
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from .wire import clean_json
 
 if TYPE_CHECKING:
     from .mcp_server import McpServer
+
+logger = logging.getLogger("keepwell.agent")
 
 _INVALID_PARAMS: Final = -32602
 _TIMED_OUT: Final = -32001
@@ -177,6 +180,7 @@ class McpServerActor(AsyncActor):
 
     async def _keep_connected(self) -> None:
         pause = _FIRST_PAUSE
+        logged = ""
         while self.actor_ref.is_alive():
             changed = asyncio.Event()
             self._broken.clear()
@@ -189,6 +193,7 @@ class McpServerActor(AsyncActor):
                         self._client = client
                         self._ready.set()
                         pause = _FIRST_PAUSE
+                        logged = ""
                         telemetry.emit("keepwell.mcp.connected", server=self._server.name)
                         await self._watch(client, changed)
                     self._reason = "the connection broke"
@@ -199,6 +204,12 @@ class McpServerActor(AsyncActor):
             telemetry.emit(
                 "keepwell.mcp.disconnected", server=self._server.name, reason=str(self._reason)
             )
+            if logged != str(self._reason):  # once, however often it is tried
+                logged = str(self._reason)
+                logger.warning(
+                    "MCP server %r: %s; its tools are away until it can be reached",
+                    self._server.name, logged,
+                )
             # While someone asks the pauses are short, but there are some: a server that dies at
             # every start must not be started as fast as it is asked for.
             if not self._waiting:

@@ -353,11 +353,13 @@ async def test_what_was_not_started_says_so(tmp_path):
         await demo(tmp_path).tools()
 
 
-async def test_a_program_that_is_not_there(runtime):
+async def test_a_program_that_is_not_there(runtime, caplog):
     server = McpServer("none", command=["/no/such/program"], timeout=0.5)
     await runtime.start_child(server.child_spec())
     with pytest.raises(McpUnavailable, match="no/such/program"):
         await server.tools()
+    (logged,) = [record for record in caplog.records if "'none'" in record.getMessage()]
+    assert "no/such/program" in logged.getMessage()
 
 
 @pytest.mark.parametrize(
