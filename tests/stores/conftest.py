@@ -1,13 +1,16 @@
-"""Stores, started and stopped around each test."""
+"""Stores, started and stopped around each test, and what tests of tables are given."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from keepwell.actors import ActorRef, ActorSystem
 from keepwell.stores import DiskStore, MemoryStore
 from keepwell.testing.store_contract import CharacterCounter
+
+from .worker import Worker
 
 
 @pytest.fixture
@@ -26,3 +29,25 @@ async def disk_store(tmp_path: Path) -> AsyncIterator[DiskStore]:
 
 def disk(path: Path, **settings: Any) -> DiskStore:
     return DiskStore(path, **{"counter": CharacterCounter(), "map_size": 1 << 30, **settings})
+
+
+@pytest.fixture
+def system() -> Iterator[ActorSystem]:
+    with ActorSystem() as system:
+        yield system
+
+
+@pytest.fixture
+def owner(system: ActorSystem) -> ActorRef[Worker]:
+    return Worker.start()
+
+
+@pytest.fixture
+def other(system: ActorSystem) -> ActorRef[Worker]:
+    return Worker.start()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a disk table may be put."""
+    return tmp_path / "t.dets"
