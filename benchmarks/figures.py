@@ -186,10 +186,11 @@ def _headlines(runs: Sequence[Run]) -> str:
         cells = []
         for run in runs:
             value = run.ratio(each.benchmark, each.ratio)
-            missed = value is not None and not each.bound and not ratio.holds(value)
+            missed = value is not None and not each.holds(value, ratio, run.python)
             cells.append("-" if value is None else
                          each.shown(value) + (" (misses its bound)" if missed else ""))
-        lines.append([each.asks, f"`{each.ratio}`", *cells, each.bound or _bound(ratio)])
+        bound = f"{each.floors[0]:g}; {each.floors[1]:g} on 3.11" if each.floors else _bound(ratio)
+        lines.append([each.asks, f"`{each.ratio}`", *cells, bound])
     return _markdown(header, lines)
 
 

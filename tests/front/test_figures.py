@@ -68,6 +68,14 @@ def test_a_headline_that_misses_its_bound_says_so() -> None:
     assert "| `tell_vs_pykka` | 12x (misses its bound) | 24x | 20 |" in table
 
 
+def test_a_bound_that_depends_on_the_python_is_that_of_the_run() -> None:
+    newer = run(call_same_loop_vs_pykka_ask=4.0)
+    newer.machine["python"] = "CPython 3.13.0"  # type: ignore[index]  # a dict, which this test made
+    table = figures.fill("<!-- figures: headlines -->\n<!-- end of figures -->",
+                         [run(call_same_loop_vs_pykka_ask=4.0), newer])
+    assert "| 4x | 4x (misses its bound) | 8; 3 on 3.11 |" in table
+
+
 def test_a_mark_that_says_nothing_known_is_refused() -> None:
     with pytest.raises(InvalidValue, match="figures: nonsense"):
         figures.fill("<!-- figures: nonsense -->\n<!-- end of figures -->", [run()])
