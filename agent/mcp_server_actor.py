@@ -251,9 +251,10 @@ class McpServerActor(AsyncActor):
         What a restless server says after three times counts; `changed` is set then. Raises
         McpUnavailable for a list without end.
         """
+        tools: list[ListedTool] = []
         for _ in range(_READS):
             changed.clear()
-            tools: list[ListedTool] = []
+            tools.clear()
             cursor: str | None = None
             for _ in range(_PAGES):
                 page = await client.list_tools(cursor=cursor)
