@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from .actors.errors import InvalidValue
-from .stores.backup import backup, compact, must_exist, restore
+from .stores.backup import compact, must_exist, restore
 from .stores.disk_engine import FORMAT, DiskEngine
 from .stores.disk_store import DiskStore
 from .stores.environment import page_bytes
@@ -253,8 +253,7 @@ def _compact(args: argparse.Namespace) -> int:
 
 
 def _backup(args: argparse.Namespace) -> int:
-    with _opened(args) as engine:
-        print(f"{backup(engine, args.target):,} bytes in {args.target}")
+    print(f"{restore(args.directory, args.target):,} bytes in {args.target}")
     return OK
 
 

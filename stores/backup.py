@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 
 import lmdb
 
 from ..actors.failpoint import failpoint
 from .disk_engine import DiskEngine
-from .environment import make_directory
-from .errors import DiskFull, ForeignFormat, StoreError
+from .environment import Environment, make_directory
+from .errors import DiskFull, ForeignFormat, OlderFormat, StoreError
 from .integrity import DATA, look
 
 _COPY = "keepwell.copy"
@@ -31,12 +32,16 @@ def backup(engine: DiskEngine, target: str | os.PathLike[str]) -> int:
     Writers go on meanwhile. The copy has no free pages, is flushed, and appears whole or not at
     all. Raises `StoreError` if `target` exists and is not empty, `DiskFull`.
     """
+    return _copied(engine.environment, target)
+
+
+def _copied(environment: Environment, target: str | os.PathLike[str]) -> int:
     directory = _empty(target)
     unfinished = os.path.join(directory, _COPY)
     os.mkdir(unfinished, 0o700)
     try:
         # `copy` reads one snapshot; commits meanwhile cannot reuse its pages, the file grows.
-        engine.environment.env.copy(unfinished, compact=True)
+        environment.env.copy(unfinished, compact=True)
         _finish(os.path.join(unfinished, DATA), directory)
     except (lmdb.Error, OSError) as problem:
         raise _failed(directory, problem) from problem
@@ -46,17 +51,19 @@ def backup(engine: DiskEngine, target: str | os.PathLike[str]) -> int:
 
 
 def restore(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Copy a backup (or a stopped store) into a new directory; returns the bytes written.
+    """Copy a backup (or any store) into a new directory; returns the bytes written.
 
+    An older format stays what it is, in both: it is brought up when the copy is opened for writing.
     Raises `ForeignFormat`, `NewerFormat` or `DamagedStore` if the backup is no store,
     `StoreError` if `target` exists and is not empty, `DiskFull`.
     """
     must_exist(source)
-    engine = DiskEngine(source, readonly=True)
     try:
-        return backup(engine, target)
-    finally:
-        engine.close()
+        opened: DiskEngine | Environment = DiskEngine(source, readonly=True)
+    except OlderFormat:
+        opened = Environment(source, readonly=True)
+    with closing(opened):
+        return _copied(opened if isinstance(opened, Environment) else opened.environment, target)
 
 
 def compact(path: str | os.PathLike[str]) -> Sizes:

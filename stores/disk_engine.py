@@ -35,7 +35,7 @@ from .conversation_id import TEMPORARY_PREFIX
 from .disk_tables import Packed, Tables, move, stored_id
 from .engine import Engine
 from .environment import MAP_SIZE, Durability, Environment, Transaction
-from .errors import DamagedStore, ForeignFormat, NewerFormat, ReadOnlyStore, shown
+from .errors import DamagedStore, ForeignFormat, NewerFormat, OlderFormat, shown
 from .ledger import Cleared, Plan, Written
 from .listing import page
 from .open_turns import index_open_turns, open_ids
@@ -156,8 +156,7 @@ class DiskEngine(Engine):
             if missing:
                 raise ForeignFormat(self.path, f"nothing is known of its format {missing[0]}")
             if environment.readonly:
-                raise ReadOnlyStore(self.path, f"it has the old format {self._format}; open it "
-                                    "for writing once, which brings it to the present one")
+                raise OlderFormat(self.path, self._format)
 
     def _migrate(self, txn: Transaction) -> bool:
         for step in range(self._format, FORMAT):

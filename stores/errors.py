@@ -236,6 +236,14 @@ class ReadOnlyStore(StoreError):
         self.path, self.problem = os.fspath(path), problem
 
 
+class OlderFormat(ReadOnlyStore):
+    """A store of an older format was opened read-only: bringing it up writes to it (DS-6)."""
+
+    def __init__(self, path: str | os.PathLike[str], found: int) -> None:
+        super().__init__(path, f"it has the old format {found}, which its owner brings to the "
+                               "present one; a backup keeps it as it is")
+
+
 class ForkedStore(StoreError):
     """A store was used in a forked child; the environment belongs to the parent (F07)."""
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from keepwell.actors import failpoint
 from keepwell.actors.errors import InvalidValue
+from keepwell.cli import main
 from keepwell.stores import disk_engine
 from keepwell.stores.disk_engine import DiskEngine
 from keepwell.stores.engine import Engine
-from keepwell.stores.errors import DamagedStore
+from keepwell.stores.errors import DamagedStore, OlderFormat
 from keepwell.stores.memory_engine import MemoryEngine
 from keepwell.stores.record import NewRecord
 from keepwell.stores.request import Append, Clear
@@ -192,6 +193,25 @@ def test_fl_3_an_older_store_gets_its_index_when_it_is_opened(
     engine.close()
     engine = DiskEngine(tmp_path, readonly=True)
     assert paged(engine) == [LONG, "open"]
+    engine.close()
+
+
+def test_ds_6_an_older_store_is_copied_as_it_is(tmp_path: Path) -> None:
+    """A backup is made before an upgrade, and restored by whatever version is there."""
+    engine = DiskEngine(tmp_path / "data")
+    engine.commit([Append("open", [record(OPEN)])])
+    engine.settle()
+    engine.close()
+    _make_old(tmp_path / "data")
+    data, saved, copy = (str(tmp_path / name) for name in ("data", "saved", "copy"))
+    assert main(["store", "backup", data, saved]) == 0
+    assert main(["store", "restore", copy, saved]) == 0
+    for path in (data, saved, copy):
+        with pytest.raises(OlderFormat, match="old format 1"):
+            DiskEngine(path, readonly=True)
+    engine = DiskEngine(copy)
+    assert paged(engine) == ["open"]
+    check(engine)
     engine.close()
 
 
