@@ -106,9 +106,12 @@ class LimitReached(RequestError):
     """
 
     def __init__(self, limit: str, result: TurnResult | KernelResult) -> None:
+        # Another message to a conversation that is at its limit would end at it, too.
+        of_conversation = limit.startswith("max_conversation")
+        otherwise = "clear the conversation" if of_conversation else "send a new message"
         super().__init__(
             f"turn {result.turn_id!r} ended at its limit: {limit}. Raise it in AgentSpec, "
-            "or send a new message.",
+            f"or {otherwise}.",
             code="limit",
         )
         self.limit, self.result = limit, result

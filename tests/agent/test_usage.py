@@ -216,6 +216,7 @@ async def test_a_conversations_budget_ends_a_turn_in_the_middle(tmp_path: Path) 
         with failpoint.active({"turn.result": crash}), pytest.raises(LimitReached) as caught:
             await agent.run("q2")
         assert caught.value.limit == "max_conversation_tokens"
+        assert "clear the conversation" in str(caught.value)
         assert caught.value.result.usage.total_tokens == 220
         assert len(ran) == 1 and len(model.requests) == 3
         roles = [m.role for m in await agent.messages()][2:]
