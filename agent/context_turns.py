@@ -6,9 +6,10 @@ message whole (reasoning, signatures and all), not what a transcript keeps of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
+from ..memory.lazy_turns import LazyTurns
 from ..memory.turn import Turn, message_turn, record_turn, turn_messages
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ..stores.record import Log, Record
 
 
-class ContextTurns(Sequence[Turn]):
+class ContextTurns(LazyTurns["Record"]):
     """The turns of `log`, lazily, followed by `more` (messages with their turns).
 
     `shown(message)` gives what of a message of the log is shown: itself, or one that is cut, which
@@ -30,53 +31,29 @@ class ContextTurns(Sequence[Turn]):
         more: Sequence[tuple[Message, Turn]],
         shown: Callable[[Message], Message],
     ) -> None:
-        self._log = log
-        self._more = [turn for _message, turn in more]
+        records = cast("Sequence[Record]", log)  # a Log is one in all but name
+        super().__init__(records, [turn for _message, turn in more])
         self._shown = shown
         self._messages = {id(turn): (turn, message) for message, turn in more}
 
-    def __len__(self) -> int:
-        return len(self._log) + len(self._more)
-
-    @overload
-    def __getitem__(self, index: int) -> Turn: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Turn]: ...
-    def __getitem__(self, index: int | slice) -> Turn | list[Turn]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"turn {index} of {len(self)}")
-        stored = len(self._log)
-        return self._of(self._log[place]) if place < stored else self._more[place - stored]
-
-    def __iter__(self) -> Iterator[Turn]:
-        yield from map(self._of, self._log)
-        yield from self._more
-
-    def __reversed__(self) -> Iterator[Turn]:
-        yield from reversed(self._more)
-        yield from map(self._of, reversed(self._log))
-
     def systems(self) -> list[Turn]:
         """The system turns, in order, by the log's index."""
-        index = getattr(self._log, "systems", None)
+        index = getattr(self._first, "systems", None)
         records = index() if index is not None else ()
-        return [*map(self._of, records), *(t for t in self._more if t["role"] == "system")]
+        return [*map(self._of_first, records), *(t for t in self._more if t["role"] == "system")]
 
     def message_of(self, turn: Turn) -> Message:
         """The message that a turn stands for; made of it, if it is none of these."""
         known = self._messages.get(id(turn))
         return turn_messages([turn])[0] if known is None else known[1]
 
-    def _of(self, record: Record) -> Turn:
-        message = record.message
+    def _of_first(self, item: Record) -> Turn:
+        message = item.message
         assert message is not None  # logs are read without pure marks
         shown = self._shown(message)
         if shown is message:
-            turn = record_turn(record)
+            turn = record_turn(item)
         else:
-            turn = {**message_turn(shown), "seq": record.seq, "turn_id": record.turn_id}
+            turn = {**message_turn(shown), "seq": item.seq, "turn_id": item.turn_id}
         self._messages[id(turn)] = (turn, shown)
         return turn

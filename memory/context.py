@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, Protocol, overload
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..actors import telemetry
 from .budget import ELLIPSIS, Fit, fit_context
 from .call_threads import CallThreads
 from .context_policy import ContextPolicy, Summarizer
+from .lazy_turns import LazyTurns
 from .turn import CountTokens, Turn, TurnCost, system_turns
 
 SUMMARY_SECONDS: Final = 60.0
@@ -269,7 +270,7 @@ def reported(
     return report
 
 
-class JoinedTurns(Sequence[Turn]):
+class JoinedTurns(LazyTurns[Turn]):
     """Turns of a log, read lazily, and turns that follow them; contents behind refs are fetched.
 
     `fetch(ref)` gives a content, or raises: then the turn stays with its ref. Only turns that are
@@ -282,37 +283,18 @@ class JoinedTurns(Sequence[Turn]):
         more: Sequence[Turn] = (),
         fetch: Callable[[str], Any] | None = None,
     ) -> None:
-        self._first = first
-        self._more = list(more)
+        super().__init__(first, more)
         self._fetch = fetch
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._more)
-
-    @overload
-    def __getitem__(self, index: int) -> Turn: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Turn]: ...
-    def __getitem__(self, index: int | slice) -> Turn | list[Turn]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"turn {index} of {len(self)}")
-        size = len(self._first)
-        return self._whole(self._first[place] if place < size else self._more[place - size])
-
-    def __iter__(self) -> Iterator[Turn]:
-        yield from map(self._whole, self._first)
-        yield from map(self._whole, self._more)
-
-    def __reversed__(self) -> Iterator[Turn]:
-        yield from map(self._whole, reversed(self._more))
-        yield from map(self._whole, reversed(self._first))
 
     def systems(self) -> list[Turn]:
         """The system turns, in order, by the log's index."""
         return [*system_turns(self._first), *system_turns(self._more)]
+
+    def _of_first(self, item: Turn) -> Turn:
+        return self._whole(item)
+
+    def _of_more(self, turn: Turn) -> Turn:
+        return self._whole(turn)
 
     def _whole(self, turn: Turn) -> Turn:
         ref = turn.get("content_ref")
