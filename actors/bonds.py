@@ -145,9 +145,9 @@ def register(ref: ActorRef[Any], name: str, table: dict[str, Any]) -> ActorRef[A
     """Register `ref`; returns who has the name already, or None. Raises if `ref` cannot have it."""
     life = ref._get_life()
     with lock:
-        taken = table.get(name)
+        taken: ActorRef[Any] | None = table.get(name)
         if taken is not None:
-            return taken  # type: ignore[no-any-return]
+            return taken
         if ref._closed:
             raise NoSuchActor(ref)
         if life.name is not None:

@@ -111,10 +111,10 @@ class Life:
     def add_end_future(self, ref: ActorRef[Any], future: Future[ExitReason]) -> None:
         """See ActorRef.ended."""
         with lock:
-            over = isinstance(self.end_futures, tuple)
-            if not over:
-                if self.end_futures is None:
-                    self.end_futures = []
-                self.end_futures.append(future)  # type: ignore[union-attr]
-        if over:
-            future.complete(ref._reason)
+            waiting = self.end_futures
+            if waiting is None:
+                waiting = self.end_futures = []
+            if not isinstance(waiting, tuple):
+                waiting.append(future)
+                return
+        future.complete(ref._reason)

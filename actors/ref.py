@@ -496,7 +496,7 @@ def new_life(ref: ActorRef[Any]) -> Life:
     with making:
         life = ref._life
         if life is None:
-            life = ref._life = Life()  # noqa: SLF001
+            life = ref._life = Life()  # noqa: SLF001 - its own
             if ref._closed:  # looked at after the assignment: `end` looks for a Life after closing
                 life.end_futures = ()
     return life

@@ -169,7 +169,7 @@ class SimulatedScheduler(Scheduler):
         self.steps = 0
         self.is_open = True
         self._random = random.Random(seed)
-        self._jobs: list[Callable[[], None]] = []
+        self._jobs: list[Callable[[], None] | _Worker] = []
         self._simulated_loop = _SimulatedLoop(self)
         self._until: Callable[[], bool] = lambda: False
         self._limit = 0.0
@@ -262,7 +262,7 @@ class SimulatedScheduler(Scheduler):
             nonlocal waiting
             if waiting:
                 waiting = False
-                self._jobs.append(me)  # type: ignore[arg-type]
+                self._jobs.append(me)
 
         self._blocked[me] = None
         future.add_done_callback(resume)
@@ -346,7 +346,7 @@ class SimulatedScheduler(Scheduler):
 
         self._jobs.append(begin)
 
-    def add_async(self, ref: AsyncRef[Any], loop: asyncio.AbstractEventLoop | None) -> None:  # noqa: ARG002
+    def add_async(self, ref: AsyncRef[Any], loop: asyncio.AbstractEventLoop | None) -> None:  # noqa: ARG002 - one loop for all
         """See Scheduler."""
         ref._home = self._home
         ref._loop = self._simulated_loop

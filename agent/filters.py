@@ -77,14 +77,14 @@ class Filter:
         """Wrap one tool call; returns the tool's value. What it raises is the call's error."""
         return await next(request)
 
-    def transform_delta(self, text: str, state: MutableMapping[str, Any]) -> Iterable[str]:  # noqa: ARG002
+    def transform_delta(self, text: str, state: MutableMapping[str, Any]) -> Iterable[str]:  # noqa: ARG002 - overridden
         """What the consumer of a stream sees instead of `text`: any number of pieces.
 
         Changes neither the reply nor what is stored. `state` is the invocation's.
         """
         return (text,)
 
-    def flush_delta(self, state: MutableMapping[str, Any]) -> Iterable[str]:  # noqa: ARG002
+    def flush_delta(self, state: MutableMapping[str, Any]) -> Iterable[str]:  # noqa: ARG002 - overridden
         """What is left to show when the reply is complete."""
         return ()
 

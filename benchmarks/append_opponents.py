@@ -155,7 +155,7 @@ async def redis_server(path: Path) -> AsyncIterator[Any]:
     Raises RuntimeError with what the server wrote if it does not serve within 20 s.
     """
     from redis import asyncio as redis  # noqa: PLC0415 - an opponent
-    from redis.exceptions import ConnectionError as NotYet  # noqa: PLC0415
+    from redis.exceptions import ConnectionError as NotYet  # noqa: PLC0415 - an opponent
 
     socket = path / "redis.sock"
     log = path / "redis.log"

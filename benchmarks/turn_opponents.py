@@ -41,8 +41,8 @@ def openai_agents(conversations: int) -> Any:
 
 async def _openai_agents(watch: Stopwatch, operations: int, conversations: int, path: Path) -> None:
     import agents  # noqa: PLC0415 - an opponent: imported when it is measured
-    from agents.items import ModelResponse  # noqa: PLC0415
-    from openai.types.responses import (  # noqa: PLC0415
+    from agents.items import ModelResponse  # noqa: PLC0415 - as above
+    from openai.types.responses import (  # noqa: PLC0415 - as above
         ResponseFunctionToolCall,
         ResponseOutputMessage,
         ResponseOutputText,
@@ -106,10 +106,10 @@ def langgraph(conversations: int) -> Any:
 
 async def _langgraph(watch: Stopwatch, operations: int, conversations: int, path: Path) -> None:
     from langchain_core.language_models import BaseChatModel  # noqa: PLC0415 - as above
-    from langchain_core.messages import AIMessage, ToolMessage  # noqa: PLC0415
-    from langchain_core.outputs import ChatGeneration, ChatResult  # noqa: PLC0415
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver  # noqa: PLC0415
-    from langgraph.prebuilt import create_react_agent  # noqa: PLC0415
+    from langchain_core.messages import AIMessage, ToolMessage  # noqa: PLC0415 - as above
+    from langchain_core.outputs import ChatGeneration, ChatResult  # noqa: PLC0415 - as above
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver  # noqa: PLC0415 - as above
+    from langgraph.prebuilt import create_react_agent  # noqa: PLC0415 - as above
 
     numbers = iter(range(1 << 40))
 

@@ -36,7 +36,7 @@ class FlowBody:
         self._timeout = next((n.timeout for n in _walk(self._node) if isinstance(n, Recv)), None)
         self._alarm: asyncio.TimerHandle | None = None
 
-    def start(self, carrier: Plain) -> None:  # noqa: ARG002
+    def start(self, carrier: Plain) -> None:  # noqa: ARG002 - see TurnBody
         """See TurnBody."""
         self._wait()
 
@@ -63,7 +63,7 @@ class FlowBody:
                 turn.reports.append(report)
             turn.usage = turn.usage + run.usage
 
-    def committed(self, carrier: Plain) -> None:  # noqa: ARG002
+    def committed(self, carrier: Plain) -> None:  # noqa: ARG002 - see TurnBody
         """See TurnBody."""
         self._let_go()
         self._wait()
@@ -71,7 +71,7 @@ class FlowBody:
     def abandon(self) -> None:
         """See TurnBody."""
 
-    async def stop(self, reason: str | None) -> None:  # noqa: ARG002
+    async def stop(self, reason: str | None) -> None:  # noqa: ARG002 - see TurnBody
         """See TurnBody."""
         self._quiet()
         self._let_go()

@@ -262,7 +262,7 @@ class Arr(Node):
         check_takes(function, "value")
         self._function = function
 
-    async def run(self, value: Any, run: FlowRun) -> Any:  # noqa: ARG002
+    async def run(self, value: Any, run: FlowRun) -> Any:  # noqa: ARG002 - see Node
         """See Node."""
         return await call_plainly(self._function, value)
 
@@ -272,7 +272,7 @@ class Ident(Node):
 
     kind = "ident"
 
-    async def run(self, value: Any, run: FlowRun) -> Any:  # noqa: ARG002
+    async def run(self, value: Any, run: FlowRun) -> Any:  # noqa: ARG002 - see Node
         """See Node."""
         return value
 

@@ -89,7 +89,7 @@ def exact_key(term: Term, depth: int = 0) -> Hashable:
     """
     kind = type(term)
     if kind in PLAIN:
-        return term  # type: ignore[no-any-return]
+        return term  # type: ignore[no-any-return]  # these are hashable
     if kind is tuple:
         _check_depth(depth)
         return tuple([exact_key(item, depth + 1) for item in term])

@@ -81,7 +81,7 @@ class ChildBook:
     def by_ref(self, ref: object) -> ChildRecord | None:
         """The child whose present actor (or last one, while restarting) is `ref`."""
         try:
-            return self._by_ref.get(ref)  # type: ignore[call-overload,no-any-return]
+            return self._by_ref.get(ref)  # type: ignore[call-overload,no-any-return]  # any object may be asked for
         except TypeError:
             return None
 

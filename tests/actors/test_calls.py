@@ -437,7 +437,7 @@ def test_a_crash_tells_the_type_of_the_message_never_its_content(
 
 
 def test_a_reason_whose_repr_raises_hurts_nobody(spawn: Any) -> None:
-    class Broken(Exception):  # noqa: N818
+    class Broken(Exception):  # noqa: N818 - its repr is what matters
         def __repr__(self) -> str:
             raise RuntimeError("no repr")
 

@@ -34,7 +34,7 @@ def answers(asking: type[Asking], count: int, timeout: float) -> list[Future[Any
 
 def test_vital_waits_go_beyond_the_bound() -> None:
     with ActorSystem() as system:
-        pool: Any = system.scheduler.pool  # type: ignore[attr-defined]
+        pool: Any = system.scheduler.pool  # type: ignore[attr-defined]  # of ThreadScheduler
         pool._max = 4
         assert [a.get(timeout=10) for a in answers(Vital, 50, 8.0)] == ["hello"] * 50
         assert pool._vital == 0
@@ -43,7 +43,7 @@ def test_vital_waits_go_beyond_the_bound() -> None:
 def test_other_waits_are_bounded() -> None:
     """The counterpart: here the bound is reached, and time-outs are what frees threads."""
     with ActorSystem() as system:
-        pool: Any = system.scheduler.pool  # type: ignore[attr-defined]
+        pool: Any = system.scheduler.pool  # type: ignore[attr-defined]  # of ThreadScheduler
         pool._max = 4
         late = 0
         for answer in answers(Asking, 20, 0.2):

@@ -17,7 +17,7 @@ from mcp.server.mcpserver import (  # noqa: E402 -- late: a refused start is a q
     Context,
     MCPServer,
 )
-from mcp.server.mcpserver.exceptions import ToolError  # noqa: E402
+from mcp.server.mcpserver.exceptions import ToolError  # noqa: E402 -- likewise
 
 server = MCPServer("demo")
 

@@ -300,7 +300,7 @@ async def test_rs_8_a_turn_whose_log_was_cleared_meanwhile_is_dropped() -> None:
         agent = await runtime.spawn(AgentSpec(model), "c")
         running = agent.run("q")
         # The question is stored, and the first reply of the script has been asked for.
-        while not (model.requests and (await runtime.store.info("c")).count):  # noqa: ASYNC110
+        while not (model.requests and (await runtime.store.info("c")).count):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)
         # Before the kill: the next incarnation would else resume what it still finds.
         await runtime.store.clear("c")

@@ -59,7 +59,7 @@ class Shelf:
 
 
 class AsyncShelf(Shelf):
-    async def add(self, conversation_id: str, messages: Any) -> None:  # type: ignore[override]
+    async def add(self, conversation_id: str, messages: Any) -> None:  # type: ignore[override]  # a Shelf, but async
         await asyncio.sleep(0)
         super().add(conversation_id, messages)
 
@@ -134,7 +134,7 @@ async def test_what_a_simple_store_holds_is_not_the_askers_fault(given: Any) -> 
             with pytest.raises(StoreError, match=r"Shelf\.get"):
                 await ask("c")
         assert await store.get("other") == ()
-        kept.kept["none"] = None  # type: ignore[assignment]
+        kept.kept["none"] = None  # type: ignore[assignment]  # is refused
         assert await store.get("none") == ()
 
 
@@ -161,7 +161,7 @@ async def test_pv_7_a_history_that_is_none_is_named_and_the_agent_lives(
         def clear(self, conversation_id: str) -> None: ...
 
     notes = Notes()
-    notes.journal = journal  # type: ignore[attr-defined]
+    notes.journal = journal  # type: ignore[attr-defined]  # what a provider may have
     async with Runtime() as runtime:
         agent = await runtime.spawn(AgentSpec(FunctionModel(lambda _: "hi"), memory=notes))
         for ask in (lambda: agent.run("hello"), agent.messages):
@@ -196,7 +196,7 @@ class OtherLog:
         return self._touch("epoch", self.inner.epoch)
 
     def __len__(self) -> int:
-        return self._touch("len", len(self.inner))  # type: ignore[no-any-return]
+        return self._touch("len", len(self.inner))  # type: ignore[no-any-return]  # a fault may be anything
 
     def __getitem__(self, index: Any) -> Any:
         found = self.inner[index]
@@ -353,8 +353,8 @@ async def test_only_the_assistants_word_is_a_reply(given: Any) -> None:
         assert [m.role for m in await agent.messages()] == ["user", "user"]
 
 
-@pytest.mark.parametrize("given", ["text", None, 5, ModelReply("text", Usage(), "stop", "m"),  # type: ignore[arg-type]
-                                   ModelReply(Message("assistant", "x"), None, "stop", "m")])  # type: ignore[arg-type]  # fmt: skip
+@pytest.mark.parametrize("given", ["text", None, 5, ModelReply("text", Usage(), "stop", "m"),  # type: ignore[arg-type]  # rubbish
+                                   ModelReply(Message("assistant", "x"), None, "stop", "m")])  # type: ignore[arg-type]  # rubbish  # fmt: skip
 async def test_a_model_that_gives_no_reply_is_named(given: Any) -> None:
     class Mine:
         name = "mine"

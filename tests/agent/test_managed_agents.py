@@ -76,7 +76,7 @@ async def test_sa_3_from_running_to_done(runtime: Runtime) -> None:
     gate.set()
     assert await ended(agent, one["id"]) == {"status": "done", "result": "done: dig\n\ndeep"}
     async with asyncio.timeout(10):
-        while await runtime.has_conversations("c/managed/"):  # until its log is cleared  # noqa: ASYNC110
+        while await runtime.has_conversations("c/managed/"):  # until its log is cleared  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)
     other = await runtime.spawn(desk.spec, "d")
     assert await ask(other, "list_agents") == []

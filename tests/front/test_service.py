@@ -245,5 +245,5 @@ def test_sigterm_lets_a_real_process_finish_its_turn_and_exit_0(tmp_path: Path) 
 async def test_a_drain_that_could_not_end_is_refused_before_it_begins(timeout: object) -> None:
     async with Runtime() as runtime:
         with pytest.raises(ValueError, match="timeout"):
-            runtime.drain(timeout)  # type: ignore[arg-type]
+            runtime.drain(timeout)  # type: ignore[arg-type]  # is refused
         assert runtime.health().ready

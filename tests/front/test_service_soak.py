@@ -124,7 +124,7 @@ class Front:
         """The body of the answer, asked for until there is one."""
         while True:
             try:
-                async with aclosing(self.request(method, path)) as blocks:  # type: ignore[type-var]
+                async with aclosing(self.request(method, path)) as blocks:  # type: ignore[type-var]  # has aclose, as all async generators
                     status, body = [block async for block in blocks]
                 if status.startswith("2"):
                     return body
@@ -176,7 +176,7 @@ class Client:
         while True:
             leave = self._random.randrange(1, 20) if self._random.random() < 0.1 else 0
             try:
-                async with aclosing(self._front.request("PUT", path, question, last)) as blocks:  # type: ignore[type-var]
+                async with aclosing(self._front.request("PUT", path, question, last)) as blocks:  # type: ignore[type-var]  # has aclose, as all async generators
                     assert await anext(blocks) == "200"
                     async for block in blocks:
                         fields = dict(line.split(": ", 1) for line in block.splitlines())

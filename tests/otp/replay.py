@@ -25,8 +25,8 @@ for folder in (HERE, HERE.parents[1]):  # the modules beside this one, and keepw
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-from replay_compare import BadTrace, check_shape, differences  # noqa: E402
-from replay_stage import KINDS, stage  # noqa: E402
+from replay_compare import BadTrace, check_shape, differences
+from replay_stage import KINDS, stage
 
 FAMILIES = {
     "supervision": "replay_supervision",

@@ -7,7 +7,7 @@ tables build on `ActorScenario`, whose actors they use as owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from replay_compare import EXCEPTION, BadTrace
 from replay_servers import BARES, SERVERS, Bare, Crash, Do, Leave, Note, to_seconds
@@ -30,6 +30,8 @@ from keepwell.actors import (
     groups,
     names,
 )
+
+T = TypeVar("T")
 
 
 class ActorScenario(Scenario):
@@ -126,13 +128,14 @@ class ActorScenario(Scenario):
         self.refs[actor_id] = ref
         self.ids[ref] = actor_id
 
-    def as_actor(self, actor_id: str, function: Callable[[Any], Any]) -> Any:
+    def as_actor(self, actor_id: str, function: Callable[[Any], T]) -> T:
         """Have an actor call `function(actor)`; its result. What it raises, it answers with."""
 
         ok, value = self.stage.wait(self.ref(actor_id).call(Do(function), timeout=None))
         if not ok:
             raise value
-        return value
+        result: T = value
+        return result
 
     # -- steps: life and death ---------------------------------------------------------------
 
@@ -166,14 +169,14 @@ class ActorScenario(Scenario):
             inbox, actor.inbox = actor.inbox, []
             return inbox
 
-        return self.as_actor(id, empty)  # type: ignore[no-any-return]
+        return self.as_actor(id, empty)
 
     def op_trap(self, id: str, value: bool) -> bool:
         def swap(actor: Actor) -> bool:
             old, actor.trap_exit = actor.trap_exit, value
             return old
 
-        return self.as_actor(id, swap)  # type: ignore[no-any-return]
+        return self.as_actor(id, swap)
 
     def op_signal(self, by: str, target: str, reason: Any) -> str:
         ref, cause = self.ref(target), self.decode_reason(reason)

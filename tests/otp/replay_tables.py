@@ -22,17 +22,17 @@ for folder in (HERE, HERE.parents[1]):  # the modules beside this one, and keepw
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-from replay_actors import ActorScenario  # noqa: E402
-from replay_compare import BadTrace  # noqa: E402
+from replay_actors import ActorScenario
+from replay_compare import BadTrace
 
-from keepwell.actors import TableTransfer  # noqa: E402
-from keepwell.stores.disk_table import DiskTable  # noqa: E402
-from keepwell.stores.match_spec import ANY, BINDINGS, ROW, Var  # noqa: E402
-from keepwell.stores.memory_table import MemoryTable  # noqa: E402
-from keepwell.stores.table import Continuation, Table  # noqa: E402
-from keepwell.stores.table_errors import TableError, TableFileError  # noqa: E402
-from keepwell.stores.table_rows import END_OF_TABLE  # noqa: E402
-from keepwell.stores.term_order import Atom  # noqa: E402
+from keepwell.actors import TableTransfer
+from keepwell.stores.disk_table import DiskTable
+from keepwell.stores.match_spec import ANY, BINDINGS, ROW, Var
+from keepwell.stores.memory_table import MemoryTable
+from keepwell.stores.table import Continuation, Table
+from keepwell.stores.table_errors import TableError, TableFileError
+from keepwell.stores.table_rows import END_OF_TABLE
+from keepwell.stores.term_order import Atom
 
 if TYPE_CHECKING:
     from replay_stage import Stage

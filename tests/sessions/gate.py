@@ -59,7 +59,7 @@ async def crash(handle: SessionHandle) -> None:
         real(ref, wake)
         loop.call_soon_threadsafe(moved.set)
 
-    home.moved_in = moved_in  # type: ignore[method-assign]
+    home.moved_in = moved_in  # type: ignore[method-assign]  # wrapped for the test
     before.kill()
     await asyncio.wait_for(moved.wait(), LIMIT)
 

@@ -205,7 +205,7 @@ async def test_e7_a_driven_session_remembers_for_as_long_as_it_is_driven() -> No
 async def test_e8_none_and_local_show_the_direct_input_only(runtime: Runtime) -> None:
     for number, scope in enumerate(("none", "local")):
         recorder = Recorder()
-        policy = ContextPolicy(scope)  # type: ignore[arg-type]
+        policy = ContextPolicy(scope)  # type: ignore[arg-type]  # a str, not a Literal
         handle = await runtime.open_session(talking(recorder, policy), f"s{number}")
         await handle.request("one")
         await handle.request("two")
@@ -469,13 +469,13 @@ async def touched_turns(runtime: Runtime, length: int) -> int:
         reads += 1
         return real(self, turn)
 
-    JoinedTurns._whole = counting  # type: ignore[method-assign]
+    JoinedTurns._whole = counting  # type: ignore[method-assign]  # to count
     try:
         defined = talking(Recorder(), ContextPolicy("whole_session", 120))
         handle = await runtime.open_session(defined, f"s{length}", conversation_id=name)
         assert (await handle.request("question")).outcome == "done"
     finally:
-        JoinedTurns._whole = real  # type: ignore[method-assign]
+        JoinedTurns._whole = real  # type: ignore[method-assign]  # back again
     return reads
 
 

@@ -78,7 +78,7 @@ def test_b1_events_are_frozen_and_tell_their_kind() -> None:
     assert SessionEvent("error").is_error() and SessionEvent("closed").is_closed()
     assert (event.payload, event.reason, event.fatal, event.turn) == (None, None, None, None)
     with pytest.raises(AttributeError):
-        event.kind = "closed"  # type: ignore[misc]
+        event.kind = "closed"  # type: ignore[misc]  # is frozen
 
 
 async def test_b3_a_failed_turn_and_b5_its_outputs_use_no_seq() -> None:
@@ -184,7 +184,7 @@ async def test_a17_a_feed_is_an_iterable(feed: Any) -> None:
     with pytest.raises(RequestError):
         drive_session(echo, feed)
     with pytest.raises(RequestError):
-        drive_session(5, [])  # type: ignore[arg-type]
+        drive_session(5, [])  # type: ignore[arg-type]  # is refused
 
 
 # -- A18 -----------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ def _turn(store: Any, session_id: str, carrier: Any, outcome: str) -> Future[Any
         SessionEvent("turn_done", p + 3, n, "in", n),
     )
     writes = TurnWrites(
-        info.epoch, n, outcome, (carrier,), events=events,  # type: ignore[arg-type]
+        info.epoch, n, outcome, (carrier,), events=events,  # type: ignore[arg-type]  # outcome: a str
         letter=Letter("failed") if outcome == "failed" else None,
         closes="over" if outcome == "closed" else None,
     )  # fmt: skip

@@ -48,7 +48,7 @@ async def test_b6_follow_false_ends_at_the_head(runtime: Runtime, gate: Gate) ->
     assert await all_events(handle, after=3) == []
     for bad in (-1, True, 1.5):
         with pytest.raises(InvalidValue):
-            handle.events(bad)  # type: ignore[arg-type]
+            handle.events(bad)  # type: ignore[arg-type]  # is refused
 
 
 async def test_b6_a_position_that_is_too_old_is_told(runtime: Runtime, gate: Gate) -> None:

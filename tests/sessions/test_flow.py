@@ -216,7 +216,7 @@ async def test_d4_recv_and_emit_have_no_place_outside_a_session() -> None:
         with pytest.raises(SessionValidationError):
             await flow.run_flow(node, 1)
     with pytest.raises(RequestError):
-        await flow.run_flow(5, 1)  # type: ignore[arg-type]
+        await flow.run_flow(5, 1)  # type: ignore[arg-type]  # is refused
 
 
 # -- D5: call and think --------------------------------------------------------------------------
@@ -269,8 +269,8 @@ async def test_d5_think_asks_with_the_input_as_user_turn(value: Any, asked: str)
     assert recorder.requests == [[("system", "be brief"), ("user", asked)]]
     assert await flow.run_flow(flow.think(recorder.model), value) == "reply 2"
     assert recorder.requests[1] == [("user", asked)]
-    for bad in (lambda: flow.think(5), lambda: flow.think(recorder.model, 5),  # type: ignore[arg-type]
-                lambda: flow.think(recorder.model, policy="all")):  # type: ignore[arg-type]  # fmt: skip
+    for bad in (lambda: flow.think(5), lambda: flow.think(recorder.model, 5),  # type: ignore[arg-type]  # is refused
+                lambda: flow.think(recorder.model, policy="all")):  # type: ignore[arg-type]  # is refused  # fmt: skip
         with pytest.raises(SessionDefinitionError):
             bad()
 

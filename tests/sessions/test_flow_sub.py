@@ -185,7 +185,7 @@ async def test_d11_a_result_that_does_not_match_fails_the_child() -> None:
             flow.SubContract(**bad)
     for child in (5, None, double):
         with pytest.raises(SessionDefinitionError):
-            flow.sub(child)  # type: ignore[arg-type]
+            flow.sub(child)  # type: ignore[arg-type]  # is refused
 
 
 async def test_d6_a_child_may_be_registered_by_name() -> None:

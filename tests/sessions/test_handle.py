@@ -159,7 +159,7 @@ async def test_b13_state_says_it_all_and_is_a_copy(runtime: Runtime, gate: Gate)
         "closed", "over", ["a", "wait", "b"],
     )  # fmt: skip
     with pytest.raises(AttributeError):
-        state.turn = 5  # type: ignore[misc]
+        state.turn = 5  # type: ignore[misc]  # is frozen
 
 
 async def test_b14_open_receives_names_the_next_seq(runtime: Runtime, gate: Gate) -> None:

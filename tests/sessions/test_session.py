@@ -44,7 +44,7 @@ def test_a7_a_session_is_frozen_and_tells_what_it_is_made_of() -> None:
     assert (made.body, made.init, made.in_channel) == (step, [1], inbox)
     assert (made.out_channel.name, list(made.outputs)) == ("out", ["out", "log"])
     with pytest.raises(AttributeError):
-        made.init = 2  # type: ignore[misc]
+        made.init = 2  # type: ignore[misc]  # is frozen
 
 
 async def test_a7_each_run_has_its_own_queues_and_copy_of_init() -> None:
@@ -159,7 +159,7 @@ def test_a11_other_signatures_and_generators_are_refused(kind: int) -> None:
 
     bad = [generator, sync_of_one, three, variable, keyword, none, two_generator, 5][kind]
     with pytest.raises(SessionDefinitionError):
-        session(bad)  # type: ignore[call-overload]
+        session(bad)  # type: ignore[call-overload]  # is refused
 
 
 # -- A12, A13: coroutine style -------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_outside_of_actors_one_is_the_owner_of_what_one_made(other: Any) -> None
 
 @pytest.mark.parametrize("kind", [Actor, ThreadActor])
 def test_owners_of_each_kind(system: Any, kind: Any) -> None:
-    class Owner(kind):  # type: ignore[misc]
+    class Owner(kind):  # type: ignore[misc]  # a parameter
         def on_start(self) -> None:
             self.table = filled(protection="private")
 

@@ -54,7 +54,7 @@ def test_keys_are_copied(type_: str) -> None:
     table = MemoryTable("t", type=type_)
     key = [1, [2]]
     table.insert((key, "v"))
-    key[1].append(3)  # type: ignore[attr-defined]
+    key[1].append(3)  # type: ignore[attr-defined]  # a list
     for read in (table.first, table.last, lambda: table.match((Var(1), "v"))[0][0]):
         found = read()
         assert found == [1, [2]]

@@ -143,14 +143,14 @@ def test_protocols_are_recognised() -> None:
 
 def test_c11_the_empty_value_is_the_stores_and_copied() -> None:
     store = MemorySessionStore(empty_value={"n": []})
-    store.load_value("s").get()["n"].append(1)  # type: ignore[index, union-attr, call-overload]
+    store.load_value("s").get()["n"].append(1)  # type: ignore[index, union-attr, call-overload]  # a Plain
     assert store.load_value("s", 0).get() == {"n": []}
 
 
 def test_c12_retain_revisions_is_at_least_1() -> None:
     for bad in (0, -1, True, 1.5):
         with pytest.raises(ValueError, match="retain_revisions"):
-            MemorySessionStore(retain_revisions=bad)  # type: ignore[arg-type]
+            MemorySessionStore(retain_revisions=bad)  # type: ignore[arg-type]  # is refused
     store = MemorySessionStore(retain_revisions=1)
     for base in range(3):
         store.commit_value("s", base, base).get()

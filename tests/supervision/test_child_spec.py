@@ -98,14 +98,14 @@ def test_significant_needs_a_supervisor_that_heeds_it() -> None:
         check_childspecs([spec], "never")
     assert caught.value.value == {"auto_shutdown": "never", "significant": True}
     with pytest.raises(InvalidChildSpec) as caught:
-        check_childspecs([spec], "sometimes")  # type: ignore[arg-type]
+        check_childspecs([spec], "sometimes")  # type: ignore[arg-type]  # is refused
     assert caught.value.code == "badarg"
 
 
 def test_nothing_is_checked_when_a_spec_is_made() -> None:
-    bad = ChildSpec(None, None, "x", "y", "z", "w")  # type: ignore[arg-type]
+    bad = ChildSpec(None, None, "x", "y", "z", "w")  # type: ignore[arg-type]  # every field is bad
     with pytest.raises(dataclasses.FrozenInstanceError):
-        bad.id = "a"  # type: ignore[misc]
+        bad.id = "a"  # type: ignore[misc]  # is frozen
 
 
 def test_a_spec_prints_without_the_arguments_of_its_start() -> None:

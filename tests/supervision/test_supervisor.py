@@ -382,7 +382,7 @@ def test_more_supervisors_than_threads_stop_at_once(
     system: ActorSystem, nursery: Any, toy: Any
 ) -> None:
     """Each waits for its child; the children need threads, too, for their hooks."""
-    pool: Any = system.scheduler.pool  # type: ignore[attr-defined]
+    pool: Any = system.scheduler.pool  # type: ignore[attr-defined]  # of ThreadScheduler
     pool._max = 4
 
     def one(child_id: int) -> Any:
