@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .memory.default_provider import stores_as_default
 from .memory.provider_actor import accepts
 from .memory.provider_handle import NoMemory, ProviderHandle
 from .memory.provider_home import ProviderHome
@@ -61,11 +62,13 @@ class Memories:
                     "memory provider %r is no journal: unfinished turns are not resumed, and "
                     "turn_id and pauses do not hold across restarts", target,
                 )  # fmt: skip
+        # Where the records are: a recall's or another's that stores as the default provider does.
+        beside = target.store if custom and stores_as_default(target) else target
         return ProviderHandle(
             home, journal=bool(getattr(target, "journal", not custom)), gates=turn_gates(target),
             window=form.window, custom=custom,
             probes=not custom or accepts(target.append, "cursor"),
-            kept_beside=partial(self._kept_beside, target), lasting=isinstance(target, StoreHandle),
+            kept_beside=partial(self._kept_beside, beside), lasting=isinstance(beside, StoreHandle),
         )  # fmt: skip
 
     def _kept_beside(self, target: Any) -> RowsSessionStore | None:

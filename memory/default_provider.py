@@ -68,3 +68,11 @@ class DefaultProvider:
     def clear(self, conversation_id: str) -> Awaitable[None]:
         """Empty the conversation. Rule: CS-6."""
         return self.store.clear(conversation_id)
+
+
+def stores_as_default(provider: object) -> bool:
+    """Whether a provider's records are in its `store`: it overrides neither history nor append."""
+    if not isinstance(provider, DefaultProvider):
+        return False
+    kind = type(provider)
+    return kind.history is DefaultProvider.history and kind.append is DefaultProvider.append

@@ -58,9 +58,7 @@ class ProviderHandle:
     @property
     def contents(self) -> RowsSessionStore | None:
         """Where large contents of messages are kept; None if they must stay in the messages."""
-        if self.custom or not self._lasting or self._kept_beside is None:
-            return None
-        return self._kept_beside()
+        return self._kept_beside() if self._lasting and self._kept_beside is not None else None
 
     @property
     def summaries(self) -> SummaryStore | None:

@@ -164,8 +164,31 @@ class Foreign:
         return getattr(self._store, name)
 
 
+class Shows(DefaultProvider):
+    """A custom provider that stores as the default one."""
+
+    def prepare(self, conversation_id: str, messages: Any) -> Any:
+        return messages
+
+
 class Mine(DefaultProvider):
-    """A custom provider, over a store."""
+    """A custom provider that stores in its own way."""
+
+    def append(self, *args: Any, **options: Any) -> Any:
+        return super().append(*args, **options)
+
+
+async def test_a_provider_that_stores_as_the_default_one_has_it_beside_the_log() -> None:
+    """What it prepares, and fits into its budget, is the result as it is shown."""
+    model = ScriptedModel([Call("dump")], "done")
+    async with Runtime() as runtime:
+        agent = await runtime.spawn(spec(model, memory=Shows(runtime.store)), "c")
+        message = result((await agent.run("q")).messages)
+        assert len(message.content) < MOST + 200
+        assert await agent.whole_result(message) == WHOLE
+        assert (await runtime.session_store.collect(0)).blobs == 0
+        await agent.clear()
+        assert (await runtime.session_store.collect(0)).blobs == 1
 
 
 async def test_c16_it_is_held_until_the_conversation_is_cleared(tmp_path: Path) -> None:
