@@ -97,7 +97,8 @@ class ContextBudget:
         """The context of one model call, cut from the log before the running turn and its messages.
 
         System prompt, announcement or summary, the rest. Raises ContextTooLarge if system prompt,
-        question and announcement alone do not fit; and what the log raises.
+        question and announcement alone do not fit, or what the last calls of the turn gave does
+        not; and what the log raises.
         """
         await self._prepare()
         own = turn.messages()
@@ -105,6 +106,7 @@ class ContextBudget:
         self._forget([message for message, _ in more])
         turns = ContextTurns(log, more, self._shown)
         fit = await self._cut(turns, instructions, Source(self._id, log.epoch, len(log)), summaries)
+        self._check_results(turns, fit)
         # Groups stand whole and in order; their results as they arrived.
         messages = in_call_order(repair(map(turns.message_of, fit.shown)))
         return messages, self._report(fit, turn)
@@ -133,6 +135,7 @@ class ContextBudget:
         self._summary.follow(messages)
         source = Source(self._id, 0, len(messages))
         fit = await self._cut(turns, instructions, source, self._summary, before)
+        self._check_results(turns, fit)
         report = self._report(fit, turn, recalled=recalled, note=note)
         return tuple(map(turns.message_of, fit.shown)), report
 
@@ -176,6 +179,20 @@ class ContextBudget:
             turns, self._policy, self._count, system=instructions or None, elided_before=before,
             reserved=self._reserved, source=source, summaries=summaries, threads=call_threads(),
         )  # fmt: skip
+
+    def _check_results(self, turns: Sequence[Turn], fit: Fit) -> None:
+        """A model that never sees what its last calls gave would call again, round after round."""
+        last = len(turns) - 1
+        if last < 0 or turns[last]["role"] != "tool" or last in fit.places:
+            return
+        assert self._cost is not None
+        needed = fit.tokens + self._cost(turns[last])
+        while last > 0 and turns[last]["role"] == "tool":
+            last -= 1
+            needed += self._cost(turns[last])
+        # By no more than the room that is held for a summary, perhaps.
+        needed, budget = self._reserved + needed, self._policy.budget
+        raise ContextTooLarge(max(needed, budget + 1), budget, "result of the last tool calls")
 
     def _report(self, fit: Fit, turn: TurnState, **more: Any) -> ContextReport:
         return reported(

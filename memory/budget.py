@@ -24,8 +24,9 @@ ELLIPSIS: Final = "…"
 class ContextTooLarge(RequestError):
     """What must be shown does not fit: `needed` tokens against `max_tokens`.
 
-    `part` is the first of "system", "question" and "announcement" that overflows. Raise the
-    budget, or shorten that part. Rule: F9.
+    `part` is the first of "system", "question" and "announcement" that overflows; with an agent's
+    `context=` also "result of the last tool calls". Raise the budget, or shorten that part (results
+    by `max_result_characters`). Rule: F9.
     """
 
     def __init__(self, needed: int, max_tokens: int, part: str) -> None:

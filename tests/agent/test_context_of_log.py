@@ -19,12 +19,13 @@ from keepwell.agent.spec import AgentSpec
 from keepwell.agent.tool import tool
 from keepwell.agent.turn_errors import ConversationCleared
 from keepwell.memory import context as memory_context
+from keepwell.memory.budget import ContextTooLarge
 from keepwell.memory.context_policy import ContextPolicy
 from keepwell.memory.turn import Turn
 from keepwell.memory.window import Window
 from keepwell.stores.errors import StoreUnavailable
 from keepwell.stores.log import LazyLog
-from keepwell.stores.message import Message
+from keepwell.stores.message import Message, ToolCall
 from keepwell.stores.record import NewRecord
 from keepwell.stores.token_counter import NoCounter
 
@@ -280,3 +281,25 @@ async def test_rs_8_a_log_that_was_cleared_while_a_context_is_cut_ends_the_turn(
         with pytest.raises(ConversationCleared):
             await agent.run("second")
         assert await agent.messages() == ()
+
+
+async def test_a_result_beyond_the_budget_ends_the_turn_and_not_its_rounds_f9() -> None:
+    """A model that is never shown what its call gave would call again, round after round."""
+
+    def calls(request: Any) -> Any:
+        return "seen" if request.messages[-1].role == "tool" else ToolCall("c", "big", {})
+
+    @tool
+    async def big() -> str:
+        """Give a lot."""
+        return "much " * 3000
+
+    policy = ContextPolicy(scope="whole_session", max_tokens=1000)
+    async with Runtime() as runtime:
+        model = FunctionModel(calls)
+        agent = await runtime.spawn(AgentSpec(model, tools=[big], context=policy))
+        with pytest.raises(ContextTooLarge, match="result of the last tool calls") as refused:
+            await agent.run("q")
+        assert refused.value.needed > 3000
+        spec = AgentSpec(model, tools=[big], context=policy, max_result_characters=1000)
+        assert (await (await runtime.spawn(spec)).run("q")).text == "seen"
