@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..actors import telemetry
-from ..memory.budget import ContextTooLarge, fit_context
+from ..memory.budget import ContextTooLarge, check_results, fit_context
 from ..memory.call_threads import call_threads
 from ..memory.context import (
     ContextReport,
@@ -106,7 +106,8 @@ class ContextBudget:
         self._forget([message for message, _ in more])
         turns = ContextTurns(log, more, self._shown)
         fit = await self._cut(turns, instructions, Source(self._id, log.epoch, len(log)), summaries)
-        self._check_results(turns, fit)
+        assert self._cost is not None
+        check_results(turns, fit, self._cost, self._policy.budget, self._reserved)
         # Groups stand whole and in order; their results as they arrived.
         messages = in_call_order(repair(map(turns.message_of, fit.shown)))
         return messages, self._report(fit, turn)
@@ -135,7 +136,8 @@ class ContextBudget:
         self._summary.follow(messages)
         source = Source(self._id, 0, len(messages))
         fit = await self._cut(turns, instructions, source, self._summary, before)
-        self._check_results(turns, fit)
+        assert self._cost is not None
+        check_results(turns, fit, self._cost, self._policy.budget, self._reserved)
         report = self._report(fit, turn, recalled=recalled, note=note)
         return tuple(map(turns.message_of, fit.shown)), report
 
@@ -179,20 +181,6 @@ class ContextBudget:
             turns, self._policy, self._count, system=instructions or None, elided_before=before,
             reserved=self._reserved, source=source, summaries=summaries, threads=call_threads(),
         )  # fmt: skip
-
-    def _check_results(self, turns: Sequence[Turn], fit: Fit) -> None:
-        """A model that never sees what its last calls gave would call again, round after round."""
-        last = len(turns) - 1
-        if last < 0 or turns[last]["role"] != "tool" or last in fit.places:
-            return
-        assert self._cost is not None
-        needed = fit.tokens + self._cost(turns[last])
-        while last > 0 and turns[last]["role"] == "tool":
-            last -= 1
-            needed += self._cost(turns[last])
-        # By no more than the room that is held for a summary, perhaps.
-        needed, budget = self._reserved + needed, self._policy.budget
-        raise ContextTooLarge(max(needed, budget + 1), budget, "result of the last tool calls")
 
     def _report(self, fit: Fit, turn: TurnState, **more: Any) -> ContextReport:
         return reported(

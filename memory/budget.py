@@ -356,3 +356,28 @@ def _budget(max_tokens: int) -> None:
     number: object = max_tokens
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise InvalidValue(f"max_tokens must be an int of at least 0, got {number!r}")
+
+
+def shows_results(turns: Sequence[Turn], fit: Fit) -> bool:
+    """Whether what the last calls gave is shown, if the transcript ends with that."""
+    last = len(turns) - 1
+    return last < 0 or turns[last]["role"] != "tool" or last in fit.places
+
+
+def check_results(
+    turns: Sequence[Turn], fit: Fit, cost: TurnCost, max_tokens: int, reserved: int = 0
+) -> None:
+    """Raise ContextTooLarge if what the last calls gave is not shown.
+
+    A model that never sees it would call again, round after round. `reserved`: tokens of the
+    budget that were held free.
+    """
+    if shows_results(turns, fit):
+        return
+    last = len(turns) - 1
+    needed = reserved + fit.tokens + cost(turns[last])
+    while last > 0 and turns[last]["role"] == "tool":
+        last -= 1
+        needed += cost(turns[last])
+    # By no more than the room that is held for a summary, perhaps.
+    raise ContextTooLarge(max(needed, max_tokens + 1), max_tokens, "result of the last tool calls")

@@ -16,7 +16,14 @@ from ..actors import telemetry
 from ..actors.errors import InvalidValue
 from ..stores.errors import shown
 from ..stores.message import Message
-from .budget import ContextTooLarge, Fit, elision_marker, fit_context
+from .budget import (
+    ContextTooLarge,
+    Fit,
+    check_results,
+    elision_marker,
+    fit_context,
+    shows_results,
+)
 from .call_threads import call_threads
 from .context import ContextReport, JoinedTurns, Recalled
 from .default_provider import DefaultProvider
@@ -50,7 +57,7 @@ class RecallProvider(DefaultProvider):
     Whatever happens to the retriever (it raises, is down, takes over 2 s, finds nothing), the
     window alone is shown, with the whole budget; the note of the report says so. What is shown
     comes from the log, never from an index. Raises InvalidValue for bad numbers; `prepare` raises
-    ContextTooLarge if the question and the system messages do not fit.
+    ContextTooLarge if the question and the system messages, or the last results, do not fit.
     """
 
     def __init__(
@@ -102,6 +109,9 @@ class RecallProvider(DefaultProvider):
             tight = False
         except ContextTooLarge:
             fit, tight = fit_context(turns, self.max_tokens, count), True
+        if not tight and not shows_results(turns, fit):
+            fit, tight = fit_context(turns, self.max_tokens, count), True
+        check_results(turns, fit, cost, self.max_tokens)
         chosen: dict[int, float] = {}
         note = "nothing was recalled: no room beside the question" if tight else ""
         if fit.elided_count and not tight:

@@ -25,9 +25,10 @@ from keepwell import (
     Runtime,
     approx_token_count,
     telemetry,
+    tool,
 )
 from keepwell.actors import failpoint
-from keepwell.actors.errors import ActorDied, StartFailed
+from keepwell.actors.errors import ActorDied, KeepwellError, StartFailed
 from keepwell.memory import full_text_retriever
 from keepwell.memory.search_index import FILE, FullTextSearchMissing
 from keepwell.stores.message import Message, ToolCall
@@ -319,3 +320,27 @@ def test_killed_while_it_indexes(tmp_path: Path) -> None:
     assert len(seen) == len(points)
     for found in seen:
         assert found["found"] == found["users"] and len(found["users"]) == 25 and not found["note"]
+
+
+@pytest.mark.parametrize(("words", "fits"), [(150, True), (2000, False)])
+async def test_room_for_recall_never_hides_what_a_call_gave(
+    bench: Bench, words: int, fits: bool
+) -> None:
+    """It gives way to the result of the turn; what does not fit at all ends the turn (F9)."""
+
+    @tool
+    async def look() -> str:
+        """Give a lot."""
+        return "much " * words
+
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        return ToolCall("c", "look", {}) if last.text == "Who is Rex?" else "seen"
+
+    agent = await bench.agent(budget=250, reply=reply, tools=[look])
+    await bench.tell(agent)
+    if fits:
+        assert (await agent.run("Who is Rex?")).text == "seen"
+    else:
+        with pytest.raises(KeepwellError, match="result of the last tool calls"):
+            await agent.run("Who is Rex?")
