@@ -7,7 +7,7 @@ provider is behind. A reply is complete or it is a `ModelError`: there is no hal
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Final,
@@ -18,6 +18,8 @@ from typing import (
     Unpack,
     runtime_checkable,
 )
+
+from ..stores.frozen import slot_setters
 
 if TYPE_CHECKING:
     from ..stores.message import Message
@@ -134,8 +136,8 @@ def _read(data: Mapping[str, object]) -> tuple[int, int, int, int, bool, float]:
     )
 
 
-_set_input, _set_output, _set_cached, _set_reasoning, _set_estimated, _set_cost = (
-    Usage.__dict__[field.name].__set__ for field in fields(Usage)
+_set_input, _set_output, _set_cached, _set_reasoning, _set_estimated, _set_cost = slot_setters(
+    Usage
 )
 
 NO_USAGE: Final = Usage()
@@ -153,7 +155,7 @@ class RequestChanges(TypedDict, total=False):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ModelRequest:
     """One model call: what the model is shown, and the tools it may call.
 
@@ -169,9 +171,31 @@ class ModelRequest:
     turn_id: str = ""
     step: int = 0
 
+    # By hand, as that of Usage.
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        tools: tuple[ToolSchema, ...] = (),
+        output_schema: Mapping[str, object] | None = None,
+        conversation_id: str = "",
+        turn_id: str = "",
+        step: int = 0,
+    ) -> None:
+        _set_messages(self, messages)
+        _set_tools(self, tools)
+        _set_schema(self, output_schema)
+        _set_conversation(self, conversation_id)
+        _set_turn(self, turn_id)
+        _set_step(self, step)
+
     def replace(self, **changes: Unpack[RequestChanges]) -> ModelRequest:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+
+_set_messages, _set_tools, _set_schema, _set_conversation, _set_turn, _set_step = slot_setters(
+    ModelRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +205,7 @@ class TextDelta:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ModelReply:
     """A complete reply.
 
@@ -194,6 +218,22 @@ class ModelReply:
     usage: Usage = NO_USAGE
     finish_reason: FinishReason = "stop"
     model: str = ""
+
+    # By hand, as that of Usage.
+    def __init__(
+        self,
+        message: Message,
+        usage: Usage = NO_USAGE,
+        finish_reason: FinishReason = "stop",
+        model: str = "",
+    ) -> None:
+        _set_message(self, message)
+        _set_usage(self, usage)
+        _set_finish(self, finish_reason)
+        _set_model(self, model)
+
+
+_set_message, _set_usage, _set_finish, _set_model = slot_setters(ModelReply)
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..stores.frozen import slot_setters
 from .model import Usage
 from .turn import Batch, TurnState
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 TurnStatus = Literal["completed", "paused", "failed", "limit", "cancelled", "abandoned", "running"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Step:
     """One model call ("model") or one tool call ("tool") of a turn, as it stands in the log.
 
@@ -29,6 +30,24 @@ class Step:
     name: str = ""
     call_id: str = ""
     error: str | None = None
+
+    # By hand, since every turn gives several: see `slot_setters`.
+    def __init__(
+        self,
+        number: int,
+        kind: Literal["model", "tool"],
+        name: str = "",
+        call_id: str = "",
+        error: str | None = None,
+    ) -> None:
+        _set_number(self, number)
+        _set_kind(self, kind)
+        _set_name(self, name)
+        _set_call(self, call_id)
+        _set_error(self, error)
+
+
+_set_number, _set_kind, _set_name, _set_call, _set_error = slot_setters(Step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ lists and dicts back. Only tuple/list and bytes/bytearray are not told apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import FrozenInstanceError
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import FrozenInstanceError, fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -59,6 +59,15 @@ class Frozen:
         return self
 
 
+def slot_setters(kind: type[Any]) -> tuple[Callable[[Any, object], None], ...]:
+    """The setters of a frozen dataclass's slots, in the order of its fields.
+
+    For an `__init__` by hand where many are made: the one that `dataclass` generates goes through
+    `object.__setattr__`, which looks each name up, and takes twice as long.
+    """
+    return tuple(kind.__dict__[field.name].__set__ for field in fields(kind))
+
+
 class FrozenDict(dict[str, Any]):
     """A dict that refuses changes: equal to a dict of the same items, hashable, JSON-ready."""
 
@@ -101,11 +110,10 @@ def freeze(value: Any, depth: int = 0) -> Any:
 
 def freeze_mapping(value: Mapping[str, Any]) -> FrozenDict:
     """`freeze` for what must be a mapping, such as a mark."""
-    if not isinstance(value, Mapping):
+    # A dict, as nearly all are, need not be held against the abstract class.
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise Unstorable(f"must be a mapping, not {shown(value)}")
-    frozen = _freeze(value, 0, [MAX_NODES])
-    assert isinstance(frozen, FrozenDict)
-    return frozen
+    return _freeze_items(value, 1, [MAX_NODES])
 
 
 def _freeze(value: Any, depth: int, budget: list[int]) -> Any:
