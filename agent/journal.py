@@ -54,9 +54,11 @@ class Journal:
         conversation_id: str,
         *,
         lazy: bool = False,
+        reads_log: bool = False,
         most: int = MAX_SHOWN_CHARACTERS,
     ) -> None:
-        """`most`: characters of a tool result in the history."""
+        """`most`: characters of a tool result in the history. `reads_log`: `log` will be used."""
+        self._reads_log = reads_log
         self._most = most
         self._memory = memory
         self._id = conversation_id
@@ -91,6 +93,11 @@ class Journal:
         self.pending.clear()
         self._tail = None
         self._written = 0
+        clean, history = self._clean, self._history
+        if clean is not None and history is not None and not self._reads_log:
+            if self._memory.position(self._id) == clean:
+                self._records = ()
+                return history  # nobody has written since the last turn, as nearly always
         log = await self._memory.history(self._id)
         if not self.durable:
             return log if isinstance(log, Sequence) else tuple(log)
@@ -247,19 +254,6 @@ class Journal:
     def lost(self) -> None:
         """What the log holds is not known any more: read it again before the next turn."""
         self._forget()
-
-
-async def _done(append: Future[Any]) -> None:
-    """Wait for an append, whatever comes of it.
-
-    A store answers in order, so whoever waits for the last of several is woken once for all. The
-    last one's error is seldom the first: an append that follows a lost one is refused for that.
-    """
-    if not append.done():
-        try:
-            await append
-        except Exception:  # noqa: BLE001 - looked at in order, see `settled`
-            pass
 
 
 def newest_turn(log: Log) -> tuple[str | None, list[Record]]:

@@ -88,8 +88,11 @@ class TurnRunner:
         self._threads = threads
         self._mark = None if spec.name == "agent" else {"agent": spec.name}
         team = team_of(spec)
-        lazy = memory.window is None and all(one.context is not None for one in team.values())
-        self.journal = Journal(memory, conversation_id, lazy=lazy, most=spec.max_result_characters)
+        cut = [one.context is not None for one in team.values()]
+        self.journal = Journal(
+            memory, conversation_id, lazy=memory.window is None and all(cut), reads_log=any(cut),
+            most=spec.max_result_characters,
+        )  # fmt: skip
         self._audience = Audience(spec.callbacks, self.journal, conversation_id, threads)
         self._members = {
             name: TurnSteps(member, conversation_id, memory, self.journal, self._audience, threads)
@@ -377,7 +380,8 @@ class TurnRunner:
         result = self._result_of(turn)
         if self._watched:
             await self._audience.tell("on_turn_end", turn.next_step - 1, result)
-        self._audience.push(TurnEnded(result))
+        if self._audience.listening:
+            self._audience.push(TurnEnded(result))
         return result
 
     async def _pause(self, turn: TurnState) -> TurnResult:

@@ -93,6 +93,12 @@ class History(NamedTuple):
     after: int | None = None
 
 
+class Position(NamedTuple):
+    """Ask where a conversation's log stands: (epoch, cursor), or None if only a read can tell."""
+
+    conversation_id: str
+
+
 class Append(NamedTuple):
     """Store messages."""
 

@@ -24,7 +24,7 @@ from ..stores.store import Store
 from .call_threads import call_threads
 from .foreign_store import ForeignStore
 from .given_messages import given_history
-from .provider import CALL_SECONDS, Append, Clear, History, Prepare, ProviderError
+from .provider import CALL_SECONDS, Append, Clear, History, Position, Prepare, ProviderError
 from .provider_home import ProviderHome, chain
 
 logger = logging.getLogger("keepwell.memory")
@@ -40,6 +40,10 @@ class StoreProviderActor(AsyncActor):
         super().__init__()
         self._home = home
         self._store: Any = store if isinstance(store, Store) else ForeignStore(store)
+        # A foreign store has none: its log must be read.
+        self._position_of: Callable[[str], tuple[int, int] | None] | None = getattr(
+            self._store, "position", None
+        )
         # The last append of each conversation that may not be committed yet. Those that are go out
         # when there are many: a callback for each append would cost more than all else here.
         self._outstanding: dict[str, Future[Any]] = {}
@@ -49,37 +53,48 @@ class StoreProviderActor(AsyncActor):
         self._home.moved_in(self.actor_ref, in_place=True)
 
     def on_receive(self, message: Any) -> Any:
+        kind = message.__class__
         try:
-            return self._serve(message)
+            if kind is Append:
+                return self._append(message)
+            if kind is Position:
+                return self._position(message.conversation_id)
+            if kind is History:
+                return self._history(message)
+            if kind is Clear:
+                return self._store.clear(message.conversation_id)
         except KeepwellError as error:  # a refusal is the asker's; anything else is a crash
             return Future.failed(error)
-
-    def _serve(self, message: Any) -> Any:
-        kind = message.__class__
-        if kind is Append:
-            failpoint("provider.append")
-            conversation_id = message.conversation_id
-            future = self._store.add(
-                conversation_id, message.records, append_id=message.append_id,
-                follows=message.follows, epoch=message.epoch, cursor=message.cursor,
-            )  # fmt: skip
-            if not future.done():
-                outstanding = self._outstanding
-                outstanding[conversation_id] = future
-                if len(outstanding) > self._most:
-                    self._drop_committed()
-            return future
-        if kind is History:
-            failpoint("provider.history")
-            last = self._outstanding.get(message.conversation_id)
-            if last is None or last.done():
-                return self._read(message)
-            read: Future[Any] = Future()
-            last.add_done_callback(lambda _: self._read_into(message, read))
-            return read
-        if kind is Clear:
-            return self._store.clear(message.conversation_id)
         return super().on_receive(message)
+
+    def _append(self, message: Append) -> Future[Any]:
+        failpoint("provider.append")
+        conversation_id = message.conversation_id
+        future: Future[Any] = self._store.add(
+            conversation_id, message.records, append_id=message.append_id,
+            follows=message.follows, epoch=message.epoch, cursor=message.cursor,
+        )  # fmt: skip
+        if not future.done():
+            outstanding = self._outstanding
+            outstanding[conversation_id] = future
+            if len(outstanding) > self._most:
+                self._drop_committed()
+        return future
+
+    def _position(self, conversation_id: str) -> tuple[int, int] | None:
+        last = self._outstanding.get(conversation_id)
+        if self._position_of is None or not (last is None or last.done()):
+            return None
+        return self._position_of(conversation_id)
+
+    def _history(self, message: History) -> Future[Any]:
+        failpoint("provider.history")
+        last = self._outstanding.get(message.conversation_id)
+        if last is None or last.done():
+            return self._read(message)
+        read: Future[Any] = Future()
+        last.add_done_callback(lambda _: self._read_into(message, read))
+        return read
 
     def _read(self, message: History) -> Future[Any]:
         log: Future[Any] = self._store.read(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..actors.future import Future
 from ..stores.message import Message, checked_messages
-from .provider import Append, Clear, History, Prepare
+from .provider import Append, Clear, History, Position, Prepare
 from .turn_gate import TurnGates
 
 if TYPE_CHECKING:
@@ -76,6 +76,13 @@ class ProviderHandle:
         """
         return self._home.send(History(conversation_id, marks, after))
 
+    def position(self, conversation_id: str) -> tuple[int, int] | None:
+        """(epoch, cursor) of the log after outstanding appends, if that is known here and now.
+
+        None: only `history` can tell. Whoever has read the log up to there need not read it again.
+        """
+        return self._home.position(Position(conversation_id))
+
     def append(
         self,
         conversation_id: str,
@@ -132,6 +139,9 @@ class NoMemory:
     def history(self, _conversation_id: str, **_: Any) -> Future[Any]:
         """Nothing."""
         return Future.of(())
+
+    def position(self, _conversation_id: str) -> None:
+        """There is no log."""
 
     def append(self, _conversation_id: str, _records: Any, **_: Any) -> Future[Any]:
         """Forgets them."""

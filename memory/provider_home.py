@@ -10,7 +10,7 @@ from typing import Any
 from ..actors.async_runner import LATER
 from ..actors.errors import ActorDied
 from ..actors.future import Future
-from .provider import REQUEST_SECONDS
+from .provider import REQUEST_SECONDS, Position
 
 
 class ProviderHome:
@@ -60,12 +60,12 @@ class ProviderHome:
 
         Fails with ActorDied if there is none within 35 s, or none will come any more.
         """
-        number = next(self._numbers)
         ref = self.ref
         if ref is not None and not self._waiting:
             answer: Any = self._answer_now(message) if self._answer_now else LATER
             if answer.__class__ is Future:
                 return answer
+            number = next(self._numbers)
             outer: Future[Any] = ref.ask(message, block=False) if answer is LATER else answer
             if outer.done() and outer.error() is None:
                 # Answered in place, as nearly always.
@@ -75,8 +75,15 @@ class ProviderHome:
             self._follow(number, message, outer, result)
             return result
         result = Future()
-        self._wait(number, message, result)
+        self._wait(next(self._numbers), message, result)
         return result
+
+    def position(self, message: Position) -> tuple[int, int] | None:
+        """What the provider answers here and now; None if it cannot. Nothing waits, nor fails."""
+        if self._answer_now is None or self._waiting:
+            return None
+        answer = self._answer_now(message)
+        return answer if answer.__class__ is tuple else None
 
     def _ask(self, ref: Any, number: int, message: Any, result: Future[Any]) -> None:
         if not result.done():

@@ -113,7 +113,12 @@ class StoreHandle(ProcessBound):
         if append_id is None:
             append_id = f"{self._prefix}{next(self._numbers):012x}"
         port = self.port
-        if _get_running_loop() is not None or self._behind:
+        # A small list with nothing before it, as nearly all are, need not ask for the loop, which
+        # is a system call on 3.11.
+        ready = port.counting and type(messages) is list and not self._behind
+        if not (ready and not is_large(messages)) and (
+            _get_running_loop() is not None or self._behind
+        ):
             if type(messages) is not list:
                 messages = settled(messages)
             if not port.counting or is_large(messages) or self._is_behind(conversation_id):
@@ -224,6 +229,18 @@ class StoreHandle(ProcessBound):
             return LazyLog.of(engine, port.table, conversation_id, last, after, marks)
 
         return port.read(work, self.timeout)
+
+    def position(self, conversation_id: str) -> tuple[int, int] | None:
+        """(epoch, cursor) of what is committed, at once; None if there is no table to ask now."""
+        port = self.port
+        engine = port.engine
+        if engine is None or not port.is_mine():
+            return None
+        try:
+            view = engine.view(conversation_id)
+        except StoreUnavailable:
+            return None  # closed under our hands
+        return view.epoch, view.cursor
 
     def tail_within(self, conversation_id: str, max_tokens: int) -> Future[Tail]:
         """The newest records whose tokens fit, reading only what it returns (CS-20)."""
