@@ -40,7 +40,8 @@ class History:
     ) -> None:
         self._window = window
         self._most = most
-        self._messages = list(capped(in_call_order(repair(messages)), most))
+        # A tuple, as each model call is given one: joining two of them copies once.
+        self._messages = capped(in_call_order(repair(messages)), most)
         self._systems = list(systems)
         self._complete = complete
 
@@ -53,7 +54,7 @@ class History:
         size = len(log)
         wanted = window.n + 2 * _SPARE
         while wanted < size:
-            tail = [r.message for r in log[size - wanted :] if r.message is not None]
+            tail = tuple(r.message for r in log[size - wanted :] if r.message is not None)
             history = cls(
                 _from_a_question(tail), window, systems=systems, complete=False, most=most
             )
@@ -72,7 +73,7 @@ class History:
     def extend(self, turn: Sequence[Message]) -> bool:
         """Add the messages of a turn that has ended; False if the log must be read again."""
         turn = capped(tuple(turn), self._most)
-        self._messages.extend(turn)
+        self._messages += turn
         self._systems.extend(m for m in turn if m.role == "system")
         if self._window is not None and len(self._messages) > 2 * self._window.n + 8 * _SPARE:
             kept = _from_a_question(self._messages[-(self._window.n + 2 * _SPARE) :])
@@ -83,7 +84,7 @@ class History:
     def shown_with(self, turn: Sequence[Message]) -> tuple[Message, ...]:
         """What the model is shown of the history and the turn so far."""
         if self._window is None:
-            return (*self._messages, *capped(tuple(turn), self._most))
+            return self._messages + capped(tuple(turn), self._most)
         turn = capped(tuple(turn), self._most)
         return self._window.apply(_View(self._messages, turn, self._systems))
 
@@ -117,7 +118,7 @@ class _View(Sequence[Message]):
         return (*self._systems, *(m for m in self._more if m.role == "system"))
 
 
-def _from_a_question(messages: list[Message]) -> list[Message]:
+def _from_a_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """The messages from the first user message on: no group is parted there."""
     for place, message in enumerate(messages):
         if message.role == "user":

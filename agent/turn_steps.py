@@ -327,7 +327,7 @@ class TurnSteps:
         if seen is not None:
             seen = replace(seen, turn_id=turn.turn_id, step=turn.next_step)
             telemetry.emit("keepwell.context.shown", report=seen)
-        return (*self._head, *messages), seen
+        return self._head + messages, seen
 
     async def _cut_from_log(
         self, budget: ContextBudget, turn: TurnState, summaries: SummaryStore
