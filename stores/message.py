@@ -46,8 +46,7 @@ class ToolCall(Frozen):
         arguments: Mapping[str, Any] | str = EMPTY,
         **extra: Any,
     ) -> None:
-        call = _checked_call(id, name, arguments, extra, None, "")
-        _set_call(self, call.id, call.name, call.arguments, call.extra)
+        _set_call(self, *_checked_call(id, name, arguments, extra, None, ""))
 
     @classmethod
     def _trusted(
@@ -294,14 +293,22 @@ def _set(
     _set_extra(message, extra)
 
 
-_call_setters = tuple(
+_set_id, _set_name, _set_arguments, _set_call_extra = (
     ToolCall.__dict__[name].__set__ for name in ("id", "name", "arguments", "extra")
 )
 
 
-def _set_call(call: ToolCall, *values: Any) -> None:
-    for setter, value in zip(_call_setters, values, strict=True):
-        setter(call, value)
+def _set_call(
+    call: ToolCall,
+    call_id: str,
+    name: str,
+    arguments: Mapping[str, Any] | str,
+    extra: Mapping[str, Any],
+) -> None:
+    _set_id(call, call_id)
+    _set_name(call, name)
+    _set_arguments(call, arguments)
+    _set_call_extra(call, extra)
 
 
 def _checked(
@@ -363,8 +370,10 @@ def _checked_content(content: Any, index: int | None) -> Content:
 
 
 def _checked_calls(role: str, tool_calls: Any, index: int | None) -> tuple[ToolCall, ...]:
-    if isinstance(tool_calls, (str, bytes, Mapping, ToolCall)) or not isinstance(
-        tool_calls, Iterable
+    # A list or tuple, as nearly all are, need not be held against the abstract classes.
+    if type(tool_calls) not in (list, tuple) and (
+        isinstance(tool_calls, (str, bytes, Mapping, ToolCall))
+        or not isinstance(tool_calls, Iterable)
     ):
         raise InvalidMessage(
             f"tool_calls must be a list of calls, not {shown(tool_calls)}",
@@ -399,17 +408,22 @@ def _checked_calls(role: str, tool_calls: Any, index: int | None) -> tuple[ToolC
             EMPTY if len(call) == 3 else {key: call[key] for key in call if key not in _CALL_OWN}
         )
         calls.append(
-            _checked_call(call["id"], call["name"], call["arguments"], extra, index, path + ".")
+            ToolCall._trusted(
+                *_checked_call(
+                    call["id"], call["name"], call["arguments"], extra, index, path + "."
+                )
+            )
         )
     return tuple(calls)
 
 
 def _checked_call(
     call_id: Any, name: Any, arguments: Any, extra: Mapping[str, Any], index: int | None, path: str
-) -> ToolCall:
+) -> tuple[str, str, Mapping[str, Any] | str, Mapping[str, Any]]:
+    """The fields of a call, checked and frozen: id, name, arguments, extra."""
     if isinstance(arguments, str):
         arguments = arguments if type(arguments) is str else str.__str__(arguments)
-    elif isinstance(arguments, Mapping):
+    elif type(arguments) is dict or isinstance(arguments, Mapping):
         arguments = _frozen(arguments, index, path + "arguments")
     else:
         raise InvalidMessage(
@@ -421,7 +435,7 @@ def _checked_call(
         raise InvalidMessage(
             f"name must be a str, not {shown(name)}", index=index, path=path + "name"
         )
-    return ToolCall._trusted(
+    return (
         _name(call_id, path + "id", index, "an id of its own"),
         str.__str__(name),
         arguments,
