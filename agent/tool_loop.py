@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from .tool import Tool
 
 Arguments = Mapping[str, object] | str
+_PLAIN = frozenset({str, int, float, bool, list, dict, type(None)})
+"""What most calls give: none of it is awaitable, which is dear to find out by the protocol."""
 Around = Callable[
     ["Tool", dict[str, object], ToolContext, Callable[..., Awaitable[object]]], Awaitable[object]
 ]
 """A filter chain around one call: (tool, arguments, context, run) gives the result."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolJob:
-    """One call to run. `key` is given back with its result."""
+    """One call to run, never changed. `key` is given back with its result."""
 
     key: Any
     name: str
@@ -276,6 +278,8 @@ class ToolLoop:
         else:
             fn = tool.fn
             value = await self._threads.run(lambda: fn(**kwargs))
+        if value.__class__ in _PLAIN:
+            return value
         return await value if inspect.isawaitable(value) else value
 
 

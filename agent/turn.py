@@ -219,7 +219,8 @@ class TurnState:
 
     def _mark(self, mark: Mapping[str, object]) -> None:
         usage = mark.get("usage")
-        if isinstance(usage, Mapping):
+        # A plain dict where it was just made: asking an abstract class costs more than the sum.
+        if usage.__class__ is dict or isinstance(usage, Mapping):
             self.usage = self.usage.plus(usage)
         active = mark.get("active")
         if isinstance(active, str):
