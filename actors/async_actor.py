@@ -34,6 +34,10 @@ class AsyncActor(Actor):
 
     _starts_in_caller: ClassVar[bool] = False
 
+    _context_free: bool = False
+    """Whether `on_receive` never asks which actor or system runs. `AsyncRef.answer_now` then leaves
+    both context variables as they are: to set one copies the context, and to reset it again."""
+
     def _make_ref(self, system: ActorSystem) -> ActorRef[Any]:
         if self.max_mailbox is not None:
             return BoundedAsyncRef(self, system)

@@ -190,9 +190,12 @@ class AsyncRef(ActorRef[A]):
         actor = self._actor
         if not idle or actor is None:
             return LATER  # one that has ended belongs to nobody
-        token = running_actor.set(self)
-        # As in `pump`: it must not find its caller's system.
-        entered = None if entered_system.get() is self._system else entered_system.set(self._system)
+        token = entered = None
+        if not actor._context_free:
+            token = running_actor.set(self)
+            # As in `pump`: it must not find its caller's system.
+            if entered_system.get() is not self._system:
+                entered = entered_system.set(self._system)
         self._stepping = True
         home.depth += 1
         self._handled += 1
@@ -201,13 +204,15 @@ class AsyncRef(ActorRef[A]):
         except BaseException as error:
             answer = self._serving = Request()
             answer.message = message
-            if not _failed(self, actor, answer, error):
+            crash = _failed_later if token is None else _failed
+            if not crash(self, actor, answer, error):
                 return answer
             self._serving = None
         finally:
             home.depth -= 1
             self._stepping = False
-            running_actor.reset(token)
+            if token is not None:
+                running_actor.reset(token)
             if entered is not None:
                 entered_system.reset(entered)
         if not self._finished and not runner.go_idle(self):

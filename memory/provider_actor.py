@@ -40,6 +40,8 @@ class StoreProviderActor(AsyncActor):
         super().__init__()
         self._home = home
         self._store: Any = store if isinstance(store, Store) else ForeignStore(store)
+        # Our stores do not ask who calls them; foreign code may.
+        self._context_free = isinstance(store, Store)
         # A foreign store has none: its log must be read.
         self._position_of: Callable[[str], tuple[int, int] | None] | None = getattr(
             self._store, "position", None
