@@ -22,12 +22,18 @@ class Echo(AsyncActor):
         return ref.answer_now("inner") if message == "itself" else f"got {message}"
 
 
-@pytest.fixture
-async def ref() -> Any:
+class ContextFree(Echo):
+    """The same, called in its caller's context."""
+
+    _context_free = True
+
+
+@pytest.fixture(params=[Echo, ContextFree])
+async def ref(request: pytest.FixtureRequest) -> Any:
     system = ActorSystem(name="now")
     system.adopt_loop(asyncio.get_running_loop())
     system.__enter__()
-    yield await Echo.spawn()
+    yield await request.param.spawn()
     await asyncio.to_thread(system.close)
 
 

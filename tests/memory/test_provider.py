@@ -169,6 +169,28 @@ async def test_rw_1_history_waits_for_the_lanes_outstanding_appends() -> None:
 
 
 @pytest.mark.usefixtures("system")
+async def test_rw_1_a_position_is_given_only_behind_the_lanes_outstanding_appends() -> None:
+    store = MemoryStore()
+    await store.spawn()
+    home = ProviderHome()
+    actor = await StoreProviderActor.spawn(home, store)
+    handle = ProviderHandle(home, journal=True, gates=TurnGates())
+    assert handle.position("c") == (0, 0)
+    for i in range(50):
+        appended = handle.append("c", said(str(i)))
+        assert handle.position("c") in (None, (0, i + 1))
+        await appended
+        assert handle.position("c") == (0, i + 1)
+    await store.add("c", said("by another"))
+    assert handle.position("c") == (0, 51)
+    await handle.clear("c")
+    assert handle.position("c") == (1, 0)
+    await actor.stop(block=False)
+    assert handle.position("c") is None
+    assert (await over(Notes())).position("c") is None  # custom code is asked for its messages
+
+
+@pytest.mark.usefixtures("system")
 async def test_rw_1_lanes_are_forgotten_once_their_appends_are_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
