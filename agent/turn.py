@@ -219,8 +219,8 @@ class TurnState:
 
     def _mark(self, mark: Mapping[str, object]) -> None:
         usage = mark.get("usage")
-        # A plain dict where it was just made: asking an abstract class costs more than the sum.
-        if usage.__class__ is dict or isinstance(usage, Mapping):
+        # A dict, as nearly all are, need not be held against the abstract class.
+        if isinstance(usage, dict) or isinstance(usage, Mapping):  # noqa: SIM101 - in this order
             self.usage = self.usage.plus(usage)
         active = mark.get("active")
         if isinstance(active, str):
