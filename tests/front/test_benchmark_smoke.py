@@ -58,7 +58,7 @@ def test_an_opponent_appends(name: str) -> None:
         pytest.skip(found.missing)
     watch = Stopwatch()
     found.run(watch, 8)
-    assert watch.wall > 0 and watch.cpu > 0
+    assert watch.wall > 0  # not cpu: another process counts it in ticks, here perhaps none
 
 
 async def test_the_private_redis_flushes_before_it_answers(tmp_path: Path) -> None:
