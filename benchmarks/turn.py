@@ -2,8 +2,9 @@
 
 How: one turn is a question, a model call, one tool call, a second model call and the answer: four
 appends. The model answers without delay and the tool adds two numbers, so that what is measured is
-what the framework adds. Each conversation awaits its turn before the next; every contender keeps
-its conversations in files, so that a new process could go on with them.
+what the framework adds. Each conversation awaits its turn before the next, and is of the same length
+for all: 8 turns at 64, 40 alone, after one to warm up. Every contender keeps its conversations in
+files, so that a new process could go on with them.
 
 - keepwell: `DiskStore`, durability "power": each step is flushed before an outside effect, a turn
   that was interrupted is resumed. Token counting is excluded (the others do none).
@@ -42,20 +43,21 @@ Run = Callable[[Stopwatch, int], Mapping[str, float] | None]
 
 def questions(scale: Scale) -> Sequence[Question]:
     """Return the questions."""
-    each = scale.pick(15, 4)
-    theirs = scale.pick(2, 1)
+    # As many turns a conversation for everyone: each turn takes what came before it along.
+    each = 64 * scale.pick(8, 2)
+    alone = scale.pick(40, 8)
     many = [
-        Contender("keepwell", _keepwell(64), 64 * each, note=described()),
-        Contender("openai-agents", openai_agents(64), 64 * theirs, opponent=True,
+        Contender("keepwell", _keepwell(64), each, note=described()),
+        Contender("openai-agents", openai_agents(64), each, opponent=True,
                   missing=openai_agents_missing(), note="SQLite session"),
-        Contender("langgraph", langgraph(64), 64 * theirs, opponent=True,
+        Contender("langgraph", langgraph(64), each, opponent=True,
                   missing=langgraph_missing(), note="SQLite checkpointer"),
     ]  # fmt: skip
     one = [
-        Contender("keepwell", _keepwell(1), scale.pick(150, 30), note=described()),
-        Contender("openai-agents", openai_agents(1), scale.pick(15, 5), opponent=True,
+        Contender("keepwell", _keepwell(1), alone, note=described()),
+        Contender("openai-agents", openai_agents(1), alone, opponent=True,
                   missing=openai_agents_missing(), note="SQLite session"),
-        Contender("langgraph", langgraph(1), scale.pick(10, 4), opponent=True,
+        Contender("langgraph", langgraph(1), alone, opponent=True,
                   missing=langgraph_missing(), note="SQLite checkpointer"),
     ]  # fmt: skip
     length = scale.pick(10_000, 2_000)
