@@ -2,8 +2,8 @@
 
 How: one turn is a question, a model call, one tool call, a second model call and the answer: four
 appends. The model answers without delay and the tool adds two numbers, so that what is measured is
-what the framework adds. Each conversation awaits its turn before the next, and is of the same length
-for all: 8 turns at 64, 40 alone, after one to warm up. Every contender keeps its conversations in
+what the framework adds. Each conversation awaits its turn before the next, and is as long for
+all: 8 turns at 64, 40 alone, after one to warm up. Every contender keeps its conversations in
 files, so that a new process could go on with them.
 
 - keepwell: `DiskStore`, durability "power": each step is flushed before an outside effect, a turn
