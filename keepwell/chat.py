@@ -61,29 +61,53 @@ async def _chat(args: argparse.Namespace) -> int:
         interactive = sys.stdin.isatty()
         if interactive:
             print(style.dim(f"{what}\n{args.conversation!r}, {known} messages so far. {HELP}"))
-        with telemetry.attach("keepwell.store.opened", _note(style)):
+        notices = _Notices()
+        with telemetry.attach("keepwell.store.opened", _note(style, notices)):
             async for line in input_lines("> " if interactive else ""):
                 if line == "/quit":
                     break
-                failures += not await _answer(line, runtime, agent, style)
+                failures += not await _answer(line, runtime, agent, style, notices)
     close = getattr(model, "aclose", None)
     if close is not None:
         await close()
     return failures
 
 
-def _note(style: Style) -> Any:
+class _Notices:
+    """What happens beside the conversation, told between its lines and never within one."""
+
+    def __init__(self) -> None:
+        self._within_line = False
+        self._held: list[str] = []
+
+    def tell(self, text: str) -> None:
+        self._held.append(text)
+        if not self._within_line:
+            self.line_ended()
+
+    def line_begun(self) -> None:
+        self._within_line = True
+
+    def line_ended(self) -> None:
+        self._within_line = False
+        while self._held:
+            print(self._held.pop(0))
+
+
+def _note(style: Style, notices: _Notices) -> Any:
     loop = asyncio.get_running_loop()
 
     def opened(_event: str, _fields: Any) -> None:
         text = style.dim("(the store is back)")
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads it any more
-            loop.call_soon_threadsafe(print, text)
+            loop.call_soon_threadsafe(notices.tell, text)
 
     return opened
 
 
-async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bool:
+async def _answer(
+    line: str, runtime: Runtime, agent: Agent, style: Style, notices: _Notices
+) -> bool:
     """Do what a line asks for; False if it failed, which has been told."""
     try:
         if line == "/history":
@@ -96,7 +120,7 @@ async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bo
         elif line.startswith("/"):
             print(f"{line.split()[0]} is no command here. {HELP}")
         else:
-            await _turn(line, agent, style)
+            await _turn(line, agent, style, notices)
     except ModelError as error:
         print(style.red(f"the model failed: {error}"), file=sys.stderr)
         return False
@@ -106,18 +130,24 @@ async def _answer(line: str, runtime: Runtime, agent: Agent, style: Style) -> bo
     return True
 
 
-async def _turn(question: str, agent: Agent, style: Style) -> None:
-    async for event in agent.stream(question):
-        if isinstance(event, TextDelta):
-            print(event.text, end="", flush=True)
-        elif isinstance(event, ModelEnded):
-            print()
-        elif isinstance(event, StepRestarted):
-            print(style.dim(" (asking again)"))
-        elif isinstance(event, ToolStarted):
-            print(style.dim(f"{event.name}({event.arguments})"))
-        elif isinstance(event, ToolEnded):
-            print(style.dim(f"= {event.content}"))
+async def _turn(question: str, agent: Agent, style: Style, notices: _Notices) -> None:
+    try:
+        async for event in agent.stream(question):
+            if isinstance(event, TextDelta):
+                notices.line_begun()
+                print(event.text, end="", flush=True)
+            elif isinstance(event, ModelEnded):
+                print()
+                notices.line_ended()
+            elif isinstance(event, StepRestarted):
+                print(style.dim(" (asking again)"))
+                notices.line_ended()
+            elif isinstance(event, ToolStarted):
+                print(style.dim(f"{event.name}({event.arguments})"))
+            elif isinstance(event, ToolEnded):
+                print(style.dim(f"= {event.content}"))
+    finally:
+        notices.line_ended()
 
 
 def _shown(message: Any) -> str:
